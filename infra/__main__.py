@@ -1,0 +1,33 @@
+"""The program of a stack: load, check, build, export."""
+
+from __future__ import annotations
+
+import pulumi
+
+from infra.config import ConfigError
+from infra.config.program import load
+from infra.environment import Environment
+from infra.live import LiveError, look
+from infra.preflight import check_live, check_plan
+from infra.report import announce
+from planner.plan import plan_services
+
+
+def main() -> None:
+    """Check everything first; nothing is registered when there is an error."""
+    stack = pulumi.get_stack()
+    try:
+        config, secrets = load()
+        plans, findings = plan_services(config.nodes, config.services)
+        findings += check_plan(config, secrets.present, plans)
+        findings += check_live(config, stack, look(config.cluster))
+    except ConfigError as error:
+        return announce(error.findings)
+    except LiveError as error:
+        return announce([*findings, error.finding])
+    announce(findings)
+    pulumi.export("services", Environment(stack, config, secrets, plans).outputs)
+    return None
+
+
+main()

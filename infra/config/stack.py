@@ -1,0 +1,73 @@
+"""A whole stack file: its sections as one model, and the checks that need more than one section."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from infra.config.errors import ConfigError, findings_of
+from planner.findings import Finding
+from planner.spec import ClusterSpec, PoolSpec, ServiceSpec, Spec
+from planner.spec.base import DnsLabel
+
+SECRET_KEYS = ("apiKey", "hfToken")
+
+
+class StackConfig(Spec):
+    """What a stack file says below `config:`, the keys without the project's name."""
+
+    cluster: ClusterSpec
+    """Which cluster this stack may touch."""
+
+    nodes: Annotated[dict[DnsLabel, PoolSpec], Field(min_length=1)]
+    """GPU pools by name."""
+
+    services: Annotated[dict[DnsLabel, ServiceSpec], Field(min_length=1)]
+    """vLLM services by name."""
+
+
+def stack_config(values: Mapping[str, Any]) -> StackConfig:
+    """Validate the sections of a stack file (keys without the project's name, secrets left out).
+
+    Raises:
+        ConfigError: with every fault at once.
+    """
+    findings = [_unknown_section(key) for key in values if key not in {*StackConfig.model_fields, *SECRET_KEYS}]
+    sections = {key: value for key, value in values.items() if key in StackConfig.model_fields}
+    try:
+        # JSON mode: strict about types, and a YAML list is a tuple.
+        config = StackConfig.model_validate_json(json.dumps(sections))
+    except ValidationError as error:
+        raise ConfigError([*findings, *findings_of(error, StackConfig)]) from None
+    findings += _references(config)
+    if findings:
+        raise ConfigError(findings)
+    return config
+
+
+def _unknown_section(key: str) -> Finding:
+    allowed = [*StackConfig.model_fields, *SECRET_KEYS]
+    close = difflib.get_close_matches(key, allowed, n=1, cutoff=0.6)
+    hint = f"did you mean 'vllm:{close[0]}'? " if close else ""
+    remedy = f"{hint}allowed: {', '.join(f'vllm:{name}' for name in allowed)}"
+    return Finding("error", f"vllm:{key}", "is no section of a stack file", remedy, "CFG-KEY", "stacks/schema.json")
+
+
+def _references(config: StackConfig) -> list[Finding]:
+    pools = ", ".join(config.nodes)
+    return [
+        Finding(
+            "error",
+            f"vllm:services.{name}.pool",
+            f"found {service.pool!r}: there is no such pool",
+            f"one of {pools}",
+            "CFG-POOL",
+            "stacks/schema.json",
+        )
+        for name, service in config.services.items()
+        if service.pool not in config.nodes
+    ]

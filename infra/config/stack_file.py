@@ -1,0 +1,77 @@
+"""Reading a stack file without the engine, the way the engine reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError
+
+from infra.config.errors import ConfigError
+from infra.config.stack import SECRET_KEYS, StackConfig, stack_config
+from planner.findings import Finding
+
+PROJECT = "vllm"
+ROOT = Path(__file__).resolve().parents[2]
+STACKS = ROOT / "stacks"
+
+
+def stack_path(stack: str) -> Path:
+    """Where the file of ``stack`` is.
+
+    Raises:
+        ConfigError: there is no such file; the message lists the stacks that there are.
+    """
+    path = STACKS / f"Pulumi.{stack}.yaml"
+    if path.is_file():
+        return path
+    known = ", ".join(sorted(file.name[len("Pulumi.") : -len(".yaml")] for file in STACKS.glob("Pulumi.*.yaml")))
+    raise ConfigError([Finding("error", str(path), "there is no such stack file", f"stacks: {known}", "CFG-FILE")])
+
+
+def read(path: Path) -> tuple[StackConfig, frozenset[str]]:
+    """The configuration in the file at ``path``, and which of the secrets it sets (never their values).
+
+    Raises:
+        ConfigError: unreadable, no YAML, or faults in it, all at once.
+    """
+    values = project_values(load_yaml(path), path)
+    return stack_config(values), frozenset(values).intersection(SECRET_KEYS)
+
+
+def load_yaml(path: Path) -> Any:
+    """The content of a YAML 1.2 file as plain Python values.
+
+    Raises:
+        ConfigError: unreadable, or no YAML; the message names line and column.
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.version = (1, 2)
+    try:
+        return yaml.load(path)
+    except OSError as error:
+        raise _fault(path, f"cannot be read: {error.strerror}", "check the path") from None
+    except DuplicateKeyError as error:
+        raise _fault(path, f"a key stands twice{_where(error)}", "keep one of them") from None
+    except MarkedYAMLError as error:
+        raise _fault(path, f"is no YAML{_where(error)}: {error.problem}", "correct that line") from None
+
+
+def project_values(content: Any, path: Path) -> dict[str, Any]:
+    """The keys of this project below `config:`, without the project's name."""
+    config = content.get("config") if isinstance(content, dict) else None
+    if not isinstance(config, dict):
+        raise _fault(path, "has no `config:` with sections below it", "see stacks/Pulumi.lab-3060.yaml")
+    prefix = f"{PROJECT}:"
+    return {key.removeprefix(prefix): value for key, value in config.items() if str(key).startswith(prefix)}
+
+
+def _where(error: MarkedYAMLError) -> str:
+    mark = error.problem_mark
+    return f" (line {mark.line + 1}, column {mark.column + 1})" if mark else ""
+
+
+def _fault(path: Path, message: str, remedy: str) -> ConfigError:
+    return ConfigError([Finding("error", path.name, message, remedy, "CFG-FILE", "https://yaml.org/spec/1.2.2/")])

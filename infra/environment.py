@@ -1,0 +1,152 @@
+"""One environment: the components of a stack, wired in the order in which they depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pulumi
+import pulumi_kubernetes as k8s
+
+from components import naming
+from components.image_pre_pull import ImagePrePull, ImagePrePullArgs
+from components.model_cache import ModelCache, ModelCacheArgs
+from components.secrets import credential
+from components.vllm_server import VllmServer, VllmServerArgs
+from infra.config import StackConfig
+from infra.config.program import StackSecrets
+from infra.failed_start import explain_failed_start
+from planner.plan import ServicePlan
+from planner.spec import ClusterSpec, ServiceSpec
+
+REPLICA = 0
+
+
+class Environment:
+    """The components of a stack. ``outputs`` is what the stack exports."""
+
+    def __init__(
+        self, stack: str, config: StackConfig, secrets: StackSecrets, plans: Mapping[str, ServicePlan]
+    ) -> None:
+        self._stack, self._config = stack, config
+        self._provider = kubernetes_provider(config.cluster)
+        self._namespace = self._create_namespace()
+        self._hf_token = self._credential("hf-token", "token", secrets.hf_token)
+        self._api_key = self._credential("api-key", "key", secrets.api_key)
+        self.outputs = {name: self._service(plan) for name, plan in plans.items()}
+
+    def _options(self, **options: object) -> pulumi.ResourceOptions:
+        return pulumi.ResourceOptions.merge(
+            pulumi.ResourceOptions(provider=self._provider), pulumi.ResourceOptions(**options)  # type: ignore[arg-type]
+        )
+
+    def _create_namespace(self) -> k8s.core.v1.Namespace:
+        name = self._config.cluster.namespace
+        level = pod_security_level(self._config.services)
+        return k8s.core.v1.Namespace(
+            name,
+            metadata=k8s.meta.v1.ObjectMetaArgs(
+                name=name,
+                labels={**naming.stack_labels(self._stack), "pod-security.kubernetes.io/enforce": level},
+                annotations={"pulumi.com/patchFieldManager": "pulumi-vllm"},
+            ),
+            opts=self._options(retain_on_delete=True),
+        )
+
+    def _credential(self, name: str, key: str, value: pulumi.Output[str] | None) -> k8s.core.v1.Secret | None:
+        if value is None:
+            return None
+        return credential(
+            name, self._namespace.metadata.name, naming.stack_labels(self._stack), {key: value}, self._options()
+        )
+
+    def _service(self, plan: ServicePlan) -> dict[str, object]:
+        pre_pull = self._pre_pull(plan)
+        cache = self._cache(plan, pre_pull)
+        server = self._server(plan, cache, pre_pull)
+        return {
+            "address": server.address,
+            "model": plan.service.model.public_name,
+            "gpu": plan.gpu.name,
+            "startupBudgetSeconds": plan.clocks.startup_window_seconds,
+        }
+
+    def _pre_pull(self, plan: ServicePlan) -> list[pulumi.Resource]:
+        if plan.pool.image_delivery != "daemonSet":
+            return []
+        args = ImagePrePullArgs(
+            stack=self._stack,
+            namespace=self._namespace.metadata.name,
+            service=plan.name,
+            pool=plan.pool,
+            image=plan.service.image,
+            security=plan.service.security,
+            timeout_seconds=plan.clocks.pre_pull_timeout_seconds,
+        )
+        return [ImagePrePull(plan.name, args, self._options())]
+
+    def _cache(self, plan: ServicePlan, pre_pull: list[pulumi.Resource]) -> ModelCache:
+        args = ModelCacheArgs(
+            stack=self._stack,
+            namespace=self._namespace.metadata.name,
+            namespace_name=self._config.cluster.namespace,
+            name=plan.name,
+            service=plan.service,
+            pool=plan.pool,
+            gpu=plan.gpu.name,
+            replica=REPLICA,
+            seed_deadline_seconds=plan.clocks.seed_deadline_seconds,
+            seed_timeout_seconds=plan.clocks.seed_timeout_seconds,
+            hf_token=self._hf_token,
+            seed_after=pre_pull,
+        )
+        return ModelCache(plan.name, args, self._options())
+
+    def _server(self, plan: ServicePlan, cache: ModelCache, pre_pull: list[pulumi.Resource]) -> VllmServer:
+        args = VllmServerArgs(
+            stack=self._stack,
+            namespace=self._namespace.metadata.name,
+            name=plan.name,
+            service=plan.service,
+            pool=plan.pool,
+            gpu=plan.gpu.name,
+            flavour=self._config.cluster.flavour,
+            kubernetes_minor=int(self._config.cluster.kubernetes_version.split(".")[1]),
+            command=plan.argv,
+            clocks=plan.clocks,
+            shared_memory=plan.shared_memory,
+            cpu=plan.cpu,
+            claim_name=cache.claim_name,
+            api_key=self._api_key,
+            hf_token=self._hf_token,
+            after=[*cache.ready, *pre_pull],
+            hooks=explain_failed_start(self._config.cluster, plan.name),
+        )
+        return VllmServer(plan.name, args, self._options())
+
+
+def kubernetes_provider(cluster: ClusterSpec) -> k8s.Provider:
+    """The provider for exactly the context that the stack names.
+
+    It is given the kubeconfig's path, never its content, which would land in the state; the cluster
+    identifier keeps an edited kubeconfig from replacing everything (pulumi-kubernetes#4019). Objects
+    that exist are taken over, since the live look-up has refused those that are not ours.
+    """
+    return k8s.Provider(
+        "cluster",
+        kubeconfig=cluster.kubeconfig,
+        context=cluster.context,
+        cluster_identifier=cluster.context,
+        upsert_existing_objects=True,
+    )
+
+
+def pod_security_level(services: Mapping[str, ServiceSpec]) -> str:
+    """The strictest Pod Security level under which every pod of the stack is admitted.
+
+    https://kubernetes.io/docs/concepts/security/pod-security-standards/: the host's network needs
+    `privileged`, a container as root needs `baseline`. A claim on a hostPath volume needs neither.
+    """
+    if any(service.cache.seed.enabled and service.cache.seed.host_network for service in services.values()):
+        return "privileged"
+    users = [service.security.run_as_user for service in services.values()]
+    return "restricted" if all(user is not None for user in users) else "baseline"

@@ -1,0 +1,44 @@
+"""Everything that is checked before a resource is registered, and how it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from infra.config import StackConfig
+from infra.live import LiveCluster
+from infra.preflight import gpus, live, memory, network, security, storage
+from infra.preflight.rule import LiveSubject, ServiceSubject, StackSubject
+from planner.arguments import check
+from planner.clocks import broken
+from planner.findings import Finding
+from planner.plan import ServicePlan
+
+STACK_RULES = (*gpus.STACK_RULES, *network.STACK_RULES)
+SERVICE_RULES = (
+    *gpus.RULES,
+    *memory.RULES,
+    *storage.RULES,
+    *network.RULES,
+    *security.RULES,
+)
+
+
+def check_plan(
+    config: StackConfig, secrets: frozenset[str], plans: Mapping[str, ServicePlan]
+) -> tuple[Finding, ...]:
+    """What the stack file alone tells, without a cluster. ``secrets``: the keys of those that are set."""
+    stack = StackSubject(config, secrets, plans)
+    found = [finding for rule in STACK_RULES for finding in rule.findings(stack, "vllm:")]
+    for name, plan in plans.items():
+        subject = ServiceSubject(stack, plan)
+        for rule in SERVICE_RULES:
+            found += rule.findings(subject, f"vllm:services.{name}.")
+        planned = (*check(plan.service, plan.release), *broken(plan.clocks, plan.service))
+        found += [finding.under(f"vllm:services.{name}") for finding in planned]
+    return tuple(found)
+
+
+def check_live(config: StackConfig, stack: str, cluster: LiveCluster) -> tuple[Finding, ...]:
+    """What only the cluster tells: foreign objects, conflicts with live claims, missing nodes."""
+    subject = LiveSubject(config, stack, cluster)
+    return tuple(finding for rule in live.RULES for finding in rule.findings(subject, "vllm:"))

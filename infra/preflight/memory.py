@@ -1,0 +1,88 @@
+"""Rules about GPU memory and host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from infra.preflight.rule import Said, ServiceSubject, rule
+from planner.spec import gibibytes
+
+ROOMY_SHARED_MEMORY_GIB = 8
+"""NCCL and multi-process workers exchange tensors through /dev/shm (vllm#1710)."""
+
+
+@rule("MEM-1", "https://github.com/kaito-project/kaito/issues/2132")
+def context_fits(subject: ServiceSubject) -> Iterator[Said]:
+    """vLLM ends at start when one request of full length does not fit into the KV cache."""
+    memory = subject.plan.memory
+    if memory.fits == "yes":
+        return
+    utilization = memory.utilization_that_fits
+    other = f", or gpuMemoryUtilization {utilization:.2f}" if utilization is not None else ""
+    remedy = f"engine.maxModelLen at most {memory.largest_context}{other}"
+    if memory.largest_context <= 0:
+        remedy = f"a larger card, a quantised model, or more GPUs{other}"
+    yield Said(
+        "warn" if memory.fits == "within band" else "error",
+        "engine.maxModelLen",
+        f"{memory.max_model_len} tokens, and the KV cache holds {memory.kv_tokens} "
+        f"({memory.kv_mib / 1024:.2f} GiB, ± {memory.band_mib / 1024:.2f} GiB)",
+        remedy,
+    )
+
+
+@rule("MEM-UNKNOWN", "https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager/")
+def layout_is_known(subject: ServiceSubject) -> Iterator[Said]:
+    """A layout that the planner does not know makes its memory figures uncertain."""
+    for unknown in subject.plan.memory.unknown:
+        yield Said("warn", "model.id", f"the plan does not know: {unknown}", "compare the plan with the server's log")
+
+
+@rule("MEM-5", "https://github.com/kubernetes/kubernetes/issues/85360")
+def shared_memory_is_inside_the_limit(subject: ServiceSubject) -> Iterator[Said]:
+    """What is written to /dev/shm counts as memory of the container."""
+    plan = subject.plan
+    limit = plan.service.resources.memory_limit
+    if gibibytes(plan.shared_memory) >= gibibytes(limit):
+        yield Said(
+            "error",
+            "resources.sharedMemory",
+            f"{plan.shared_memory} is counted inside the memory limit of {limit}",
+            f"less than {limit}, or a larger memoryLimit",
+        )
+
+
+@rule("MEM-ORDER", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/")
+def request_is_below_the_limit(subject: ServiceSubject) -> Iterator[Said]:
+    """Kubernetes refuses a pod that reserves more memory than it may use."""
+    wanted = subject.plan.service.resources
+    if wanted.memory is not None and gibibytes(wanted.memory) > gibibytes(wanted.memory_limit):
+        yield Said(
+            "error",
+            "resources.memory",
+            f"{wanted.memory} is more than the limit of {wanted.memory_limit}",
+            f"at most {wanted.memory_limit}",
+        )
+
+
+@rule("NET-1", "https://github.com/vllm-project/vllm/issues/1710")
+def shared_memory_is_roomy(subject: ServiceSubject) -> Iterator[Said]:
+    """Tensor parallelism exchanges data through /dev/shm and fails when it is small."""
+    plan = subject.plan
+    if plan.service.gpus > 1 and gibibytes(plan.shared_memory) < ROOMY_SHARED_MEMORY_GIB:
+        tiny = gibibytes(plan.shared_memory) < 1
+        yield Said(
+            "error" if tiny else "warn",
+            "resources.sharedMemory",
+            f"{plan.shared_memory} for {plan.service.gpus} GPUs",
+            f"{ROOMY_SHARED_MEMORY_GIB}Gi or more",
+        )
+
+
+RULES = (
+    context_fits,
+    layout_is_known,
+    shared_memory_is_inside_the_limit,
+    request_is_below_the_limit,
+    shared_memory_is_roomy,
+)

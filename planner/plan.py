@@ -1,0 +1,101 @@
+"""Everything the planner says about one service, computed once and used by preview, rules and objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from planner.arguments import render
+from planner.clocks import Clocks, plan_clocks
+from planner.findings import Finding
+from planner.gpus import Gpu, UnknownGpuError, gpu_of
+from planner.memory import MemoryPlan, plan_memory
+from planner.models import ModelFacts, UnknownModelError, facts
+from planner.releases import Release, UnknownReleaseError, release_of
+from planner.spec import PoolSpec, ServiceSpec, gibibytes
+
+SHARED_MEMORY_GIB = 8
+"""Size of /dev/shm where the memory limit leaves room for it."""
+SHARED_MEMORY_SHARE = 0.25
+"""Most of the memory limit that /dev/shm takes unless the stack says more."""
+
+
+@dataclass(frozen=True)
+class ServicePlan:
+    """One service as the planner sees it."""
+
+    name: str
+    service: ServiceSpec
+    pool: PoolSpec
+    gpu: Gpu
+    model: ModelFacts
+    release: Release
+    memory: MemoryPlan
+    clocks: Clocks
+    argv: tuple[str, ...]
+    shared_memory: str
+    """Size of /dev/shm, a Kubernetes quantity."""
+    cpu: str
+    """CPUs that are reserved, a Kubernetes quantity."""
+
+
+def plan_services(
+    nodes: Mapping[str, PoolSpec], services: Mapping[str, ServiceSpec]
+) -> tuple[dict[str, ServicePlan], list[Finding]]:
+    """The plan of each service that can be planned, and why the others cannot."""
+    plans: dict[str, ServicePlan] = {}
+    findings: list[Finding] = []
+    for name, service in services.items():
+        unknown = _unknown(name, service, nodes[service.pool])
+        findings += unknown
+        if not unknown:
+            plans[name] = plan_service(name, service, nodes[service.pool])
+    return plans, findings
+
+
+def plan_service(name: str, service: ServiceSpec, pool: PoolSpec) -> ServicePlan:
+    """Plan one service.
+
+    Raises:
+        UnknownGpuError, UnknownModelError, UnknownReleaseError: something that the tables lack.
+    """
+    gpu, model, release = gpu_of(pool), facts(service.model.id), release_of(service.image)
+    return ServicePlan(
+        name=name,
+        service=service,
+        pool=pool,
+        gpu=gpu,
+        model=model,
+        release=release,
+        memory=plan_memory(gpu, model, release, service),
+        clocks=plan_clocks(gpu, model, release, service, pool),
+        argv=render(service, release),
+        shared_memory=shared_memory(service),
+        cpu=service.resources.cpu or str(2 + service.gpus),
+    )
+
+
+def shared_memory(service: ServiceSpec) -> str:
+    """Size of /dev/shm: what the stack says, else 8Gi, or a quarter of a memory limit below 32Gi."""
+    wanted = service.resources.shared_memory
+    if wanted is not None:
+        return wanted
+    room = gibibytes(service.resources.memory_limit) * SHARED_MEMORY_SHARE
+    return f"{SHARED_MEMORY_GIB}Gi" if room >= SHARED_MEMORY_GIB else f"{int(room * 1024)}Mi"
+
+
+def _unknown(name: str, service: ServiceSpec, pool: PoolSpec) -> list[Finding]:
+    """What the tables lack; each error's message says what there is and how to add to it."""
+    lookups = (
+        (f"vllm:nodes.{service.pool}.gpu", "GPU-UNKNOWN", lambda: gpu_of(pool)),
+        (f"vllm:services.{name}.model.id", "MODEL-UNKNOWN", lambda: facts(service.model.id)),
+        (f"vllm:services.{name}.image.tag", "RELEASE-UNKNOWN", lambda: release_of(service.image)),
+    )
+    found = []
+    for path, rule, lookup in lookups:
+        try:
+            lookup()
+        except (UnknownGpuError, UnknownModelError, UnknownReleaseError) as error:
+            message, _, remedy = str(error).partition("; ")
+            found.append(Finding("error", path, message, remedy, rule))
+    return found

@@ -1,0 +1,56 @@
+"""What a person writes in a stack file, as typed, strict, frozen models. Imports pydantic only."""
+
+from planner.spec.base import Spec, gibibytes, quantity
+from planner.spec.cache import (
+    CacheSpec,
+    ExistingClaimCache,
+    HostPathCache,
+    OwnStorageClassCache,
+    ProxySpec,
+    SeedSpec,
+    StorageClassCache,
+)
+from planner.spec.cluster import ClusterSpec
+from planner.spec.engine import EngineSpec
+from planner.spec.model import ImageSpec, ModelSpec
+from planner.spec.nodes import DeclaredGpuSpec, PoolSpec, PrePullSpec, RatesSpec, TaintSpec
+from planner.spec.service import (
+    AllowFromSpec,
+    ExposureSpec,
+    OverridesSpec,
+    ResourcesSpec,
+    SecuritySpec,
+    ServiceSpec,
+    StopSpec,
+    WorkloadSpec,
+)
+
+__all__ = [
+    "AllowFromSpec",
+    "CacheSpec",
+    "ClusterSpec",
+    "DeclaredGpuSpec",
+    "EngineSpec",
+    "ExistingClaimCache",
+    "ExposureSpec",
+    "HostPathCache",
+    "ImageSpec",
+    "ModelSpec",
+    "OverridesSpec",
+    "OwnStorageClassCache",
+    "PoolSpec",
+    "PrePullSpec",
+    "ProxySpec",
+    "RatesSpec",
+    "ResourcesSpec",
+    "SecuritySpec",
+    "SeedSpec",
+    "ServiceSpec",
+    "Spec",
+    "StopSpec",
+    "StorageClassCache",
+    "TaintSpec",
+    "WorkloadSpec",
+    "gibibytes",
+    "quantity",
+]

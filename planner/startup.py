@@ -1,0 +1,193 @@
+"""How long a server takes from the pod's creation to Ready, phase by phase, from bytes, rates and warm caches."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any, Literal
+
+from planner.gpus import Gpu
+from planner.memory import Settings, settings_of
+from planner.models import ModelFacts
+from planner.releases import Release
+from planner.spec import PoolSpec, ServiceSpec
+
+PhaseName = Literal["node", "image", "sandbox", "import", "download", "read", "profile", "compile", "kernels", "graphs"]
+_ENGINE_PHASES = frozenset({"profile", "compile", "kernels", "graphs"})
+_OUTSIDE_CONTAINER = frozenset({"node", "image", "sandbox"})
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One stretch of a start, in seconds, with what it was computed from. Phases follow each other."""
+
+    name: PhaseName
+    seconds: float
+    why: str
+
+
+@dataclass(frozen=True)
+class StartupPlan:
+    """A start from the pod's creation to Ready.
+
+    ``init_engine_seconds`` is what the engine logs as "init engine (profile, create kv cache, warmup model)": it is
+    the sum of its four phases and must not be added to them.
+    """
+
+    phases: tuple[Phase, ...]
+
+    @property
+    def seconds(self) -> float:
+        return sum(phase.seconds for phase in self.phases)
+
+    @property
+    def init_engine_seconds(self) -> float:
+        return sum(phase.seconds for phase in self.phases if phase.name in _ENGINE_PHASES)
+
+    @property
+    def in_container_seconds(self) -> float:
+        """What the startup probe has to wait for."""
+        return sum(phase.seconds for phase in self.phases if phase.name not in _OUTSIDE_CONTAINER)
+
+
+@dataclass(frozen=True)
+class CacheState:
+    """What is there already: the image on the node, weights on the volume, weights in the node's page cache, and the
+    compile cache (torch.compile's and Triton's) of exactly these settings."""
+
+    image: bool
+    weights: bool
+    page_cache: bool
+    compile_cache: bool
+
+
+COLD = CacheState(image=False, weights=False, page_cache=False, compile_cache=False)
+WARM = CacheState(image=True, weights=True, page_cache=True, compile_cache=True)
+
+
+@cache
+def figures(section: str) -> Mapping[str, Any]:
+    """One section of ``data/startup.json``: figures by name, each with its source."""
+    document = json.loads((resources.files("planner") / "data" / "startup.json").read_text(encoding="utf-8"))
+    chosen: dict[str, Any] = document[section]
+    return chosen
+
+
+def _figure(name: str) -> float:
+    return float(figures("startup")[name]["value"])
+
+
+def downloads_in_container(service: ServiceSpec) -> bool:
+    """Whether the server itself fetches weights: an offline one cannot, a seed Job has done it before."""
+    return not service.offline and not service.cache.seed.enabled
+
+
+def pull_seconds(release: Release, pool: PoolSpec) -> float:
+    """Pulling and unpacking the image on one node, seconds."""
+    return release.image_bytes / (pool.rates.registry_mb_per_second * 1e6)
+
+
+def download_seconds(facts: ModelFacts, pool: PoolSpec) -> float:
+    """Downloading the weights from the hub, seconds."""
+    return facts.weight_bytes / (pool.rates.hub_mb_per_second * 1e6)
+
+
+def read_seconds(facts: ModelFacts, pool: PoolSpec, *, page_cache: bool) -> float:
+    """Reading the weights into the GPU, seconds: from the volume, or from the page cache of the node."""
+    disk = facts.weight_bytes / (pool.rates.disk_mb_per_second * 1e6)
+    memory = facts.weight_bytes / _figure("pageCacheBytesPerSecond")
+    return memory if page_cache else max(disk, memory)
+
+
+def _before_engine(
+    facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec, state: CacheState
+) -> list[Phase]:
+    rates = pool.rates
+    image = "on the node" if state.image else f"{release.image_bytes:,} B at {rates.registry_mb_per_second:g} MB/s"
+    weights = f"{facts.weight_bytes:,} B"
+    # What was downloaded a moment ago is still in the page cache.
+    fresh = state.page_cache or not state.weights
+    several = service.gpus > 1
+    start = _figure("processStart") + (_figure("workerStart") if several else 0.0)
+    return [
+        Phase("node", 0.0, "the pool's nodes are there"),
+        Phase("image", 0.0 if state.image else pull_seconds(release, pool), image),
+        Phase("sandbox", _figure("sandbox"), "scheduling, volumes, network"),
+        Phase("import", start, "API server, EngineCore" + (", workers" if several else "")),
+        Phase(
+            "download",
+            0.0 if state.weights else download_seconds(facts, pool),
+            "on the volume" if state.weights else f"{weights} at {rates.hub_mb_per_second:g} MB/s",
+        ),
+        Phase(
+            "read",
+            read_seconds(facts, pool, page_cache=fresh),
+            f"{weights} from " + ("the page cache" if fresh else f"the volume at {rates.disk_mb_per_second:g} MB/s"),
+        ),
+    ]
+
+
+def _engine(facts: ModelFacts, settings: Settings, state: CacheState) -> list[Phase]:
+    profile = Phase("profile", _figure("profile"), "profile run, KV cache, warm-up")
+    missed = not state.compile_cache
+    if not settings.compiles:
+        kernels = _figure("firstKernelsEager") if missed else 0.0
+        return [
+            profile,
+            Phase("compile", 0.0, "off: eager"),
+            Phase("kernels", kernels, "kernels built at first use" if missed else "kernel cache found"),
+            Phase("graphs", 0.0, "off: eager"),
+        ]
+    trace = _figure("traceEachLayer") * facts.layers
+    first = next(entry for entry in figures("startup")["firstKernels"] if entry["runner"] == settings.runner)["value"]
+    return [
+        profile,
+        Phase(
+            "compile",
+            trace + (_figure("compileGraph") if missed else 0.0),
+            f"trace of {facts.layers} layers" + (", compile" if missed else ", compile cache found"),
+        ),
+        Phase("kernels", first if missed else 0.0, "kernels built at first use" if missed else "kernel cache found"),
+        Phase(
+            "graphs",
+            _figure("captureEachLayer") * facts.layers * settings.captures,
+            f"{settings.captures} graphs of {facts.layers} layers",
+        ),
+    ]
+
+
+def plan_startup(  # noqa: PLR0917 - five facts of every plan, and the caches
+    gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec, state: CacheState
+) -> StartupPlan:
+    """The expected start with these caches, in seconds for each phase."""
+    settings = settings_of(gpu, facts, release, service)
+    return StartupPlan(
+        (*_before_engine(facts, release, service, pool, state), *_engine(facts, settings, state)),
+    )
+
+
+def cold_start(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
+    """The first start of all: nothing is cached anywhere (the seed Job's download counts as the download)."""
+    return plan_startup(gpu, facts, release, service, pool, COLD)
+
+
+def warm_restart(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
+    """A restart with every cache in place; with the stop of the old pod it is the downtime of a change."""
+    return plan_startup(gpu, facts, release, service, pool, WARM)
+
+
+def worst_credible(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> float:
+    """The longest start inside the container that is still healthy, seconds.
+
+    Everything that can be cold there is: page cache, compile cache, and the weights where the server itself downloads
+    them; reading is slower than planned by ``readFactor``, all of it by the factor ``uncertainty`` (its reason is in
+    ``data/startup.json``).
+    """
+    downloads = downloads_in_container(service)
+    state = CacheState(image=True, weights=not downloads, page_cache=False, compile_cache=False)
+    plan = plan_startup(gpu, facts, release, service, pool, state)
+    slower = (_figure("readFactor") - 1) * read_seconds(facts, pool, page_cache=False)
+    return _figure("uncertainty") * (plan.in_container_seconds + slower)

@@ -1,0 +1,89 @@
+"""``python -m sim``: the simulated cluster from a command line."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+
+from sim import crds, tools
+from sim.cluster import CLUSTER_TOOLS, COMPONENTS, PULUMI_TOOLS, Cluster, ClusterError, state_folder
+
+app = typer.Typer(
+    help="A Kubernetes control plane on this machine whose GPU nodes and pods are simulated.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+Name = Annotated[str, typer.Option("--name", help="Which cluster: each has its own state folder.")]
+
+
+@contextmanager
+def _one_message_per_failure() -> Iterator[None]:
+    try:
+        yield
+    except (ClusterError, tools.ToolError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(1) from None
+
+
+def _cluster(name: str) -> Cluster:
+    return Cluster(name, state_folder(name))
+
+
+@app.command()
+def up(name: Name = "demo") -> None:
+    """Build what is missing, start the cluster and wait until its nodes are Ready."""
+    with _one_message_per_failure():
+        cluster = _cluster(name)
+        tools.ensure((*CLUSTER_TOOLS, *PULUMI_TOOLS))
+        started = time.monotonic()
+        if cluster.up():
+            print(f"cluster {name}: ready after {time.monotonic() - started:.1f} s, state in {cluster.state}")
+        else:
+            print(f"cluster {name}: runs already, state in {cluster.state}")
+
+
+@app.command()
+def down(name: Name = "demo") -> None:
+    """Stop every process of the cluster and delete its state folder."""
+    with _one_message_per_failure():
+        print(f"cluster {name}: " + ("stopped, its state is deleted" if _cluster(name).down() else "was not there"))
+
+
+@app.command()
+def status(name: Name = "demo") -> None:
+    """Show what of the cluster runs; exit code 1 unless all of it does."""
+    with _one_message_per_failure():
+        cluster = _cluster(name)
+        found = cluster.processes()
+        print(f"cluster {name}: state in {cluster.state}")
+        for component in COMPONENTS.values():
+            print(f"  {component:<24}" + (f"process {found[component]}" if component in found else "not running"))
+        if not cluster.is_running():
+            raise typer.Exit(1)
+        print(cluster.kubectl("get", "nodes", "--label-columns=nvidia.com/gpu.product"), end="")
+
+
+@app.command()
+def env(name: Name = "demo") -> None:
+    """Print the variables for Pulumi and kubectl: eval "$(python -m sim env)"."""
+    with _one_message_per_failure():
+        for key, value in _cluster(name).environment().items():
+            print(f"export {key}={shlex.quote(value)}")
+
+
+@app.command(name="tools")
+def build_tools() -> None:
+    """Build every tool that is missing, and generate the CRDs."""
+    with _one_message_per_failure():
+        tools.ensure()
+        print(f"CRDs: {crds.monitoring_crds()}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,22 @@
+// Command pulumi-resource-kubernetes is the Pulumi Kubernetes provider, built from its Go module.
+//
+// The module's own main embeds two files that its release build generates and the module lacks.
+// The files they are generated from are in the module: the build copies them beside this file.
+package main
+
+import (
+	_ "embed"
+
+	"github.com/pulumi/pulumi-kubernetes/provider/v4/pkg/provider"
+	"github.com/pulumi/pulumi-kubernetes/provider/v4/pkg/version"
+)
+
+//go:embed schema.json
+var schema []byte
+
+//go:embed terraform-mapping.json
+var terraformMapping []byte
+
+func main() {
+	provider.Serve("kubernetes", version.Version, schema, terraformMapping)
+}
