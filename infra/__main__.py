@@ -24,8 +24,8 @@ def main() -> None:
     except ConfigError as error:
         return announce(error.findings)
     except LiveError as error:
-        return announce([*findings, error.finding])
-    announce(findings)
+        return announce([*findings, error.finding], plans)
+    announce(findings, plans)
     pulumi.export("services", Environment(stack, config, secrets, plans).outputs)
     return None
 

@@ -12,6 +12,7 @@ from components.image_pre_pull import ImagePrePull, ImagePrePullArgs
 from components.model_cache import ModelCache, ModelCacheArgs
 from components.secrets import credential
 from components.vllm_server import VllmServer, VllmServerArgs
+from infra.answers import short_answers
 from infra.config import StackConfig
 from infra.config.program import StackSecrets
 from infra.failed_start import explain_failed_start
@@ -63,12 +64,7 @@ class Environment:
         pre_pull = self._pre_pull(plan)
         cache = self._cache(plan, pre_pull)
         server = self._server(plan, cache, pre_pull)
-        return {
-            "address": server.address,
-            "model": plan.service.model.public_name,
-            "gpu": plan.gpu.name,
-            "startupBudgetSeconds": plan.clocks.startup_window_seconds,
-        }
+        return {"address": server.address, **short_answers(plan)}
 
     def _pre_pull(self, plan: ServicePlan) -> list[pulumi.Resource]:
         if plan.pool.image_delivery != "daemonSet":

@@ -121,6 +121,9 @@ def _release_lock(stack: str, workdir: Path, report: Callable[[str], None]) -> N
     locks = lock_files(folder, stack)
     for lock in locks:
         require_dead(lock)
+    for torn in torn_attributes(folder, stack):
+        torn.unlink()
+        report(f"{torn.name} was half written: removed, Pulumi could read nothing with it")
     if locks:
         _pulumi(workdir, "cancel", "--yes", "--stack", stack)
         report(f"lock of a `pulumi` that is gone: released ({len(locks)})")
@@ -139,6 +142,26 @@ def lock_files(folder: Path, stack: str) -> list[Path]:
     return sorted(
         file for parent in (locks / "organization" / PROJECT / name, locks / name) for file in parent.glob("*.json")
     )
+
+
+def torn_attributes(folder: Path, stack: str) -> list[Path]:
+    """The attribute files of a stack that a killed write left empty or cut off.
+
+    A checkpoint is replaced in one step, but the file with its attributes before that is written in place
+    (gocloud.dev, blob/fileblob/attrs.go: setAttrs). Pulumi then fails with "failed to load checkpoint: EOF",
+    in every command. Without such a file it takes defaults, and the checkpoint is the one before the write.
+    """
+    name, root = stack.rsplit("/", maxsplit=1)[-1], folder / ".pulumi"
+    patterns = (f"stacks/{PROJECT}/{name}.json*.attrs", f"**/{PROJECT}/{name}/*.attrs")
+    return sorted(file for pattern in patterns for file in root.glob(pattern) if not _is_json(file))
+
+
+def _is_json(file: Path) -> bool:
+    try:
+        json.loads(file.read_bytes())
+    except ValueError:
+        return False
+    return True
 
 
 def require_dead(lock: Path) -> None:

@@ -1,19 +1,19 @@
-"""How findings and plans are said: the same text on the terminal, in a preview and in a failed start."""
+"""How findings and plans are said inside the engine: as log lines, before anything is registered."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from io import StringIO
 
 import pulumi
+from rich.console import Console
 
-from planner.findings import Finding
+from infra.tables import overview
+from planner.findings import Finding, by_severity
+from planner.plan import ServicePlan
 
-_ORDER = {"error": 0, "warn": 1, "info": 2}
-
-
-def by_severity(findings: Iterable[Finding]) -> list[Finding]:
-    """Errors first, then warnings, then remarks; each in the order in which it was found."""
-    return sorted(findings, key=lambda finding: _ORDER[finding.level])
+WIDTH = 110
+"""Columns of the plan in a log; fits a terminal and a pull request."""
 
 
 def sentence(finding: Finding) -> str:
@@ -22,8 +22,15 @@ def sentence(finding: Finding) -> str:
     return f"{finding.path}: {finding.message}\n  → {finding.remedy}{source}"
 
 
-def announce(findings: Iterable[Finding]) -> None:
-    """Print every finding once; with an error among them, end without a traceback.
+def plan_text(plans: Mapping[str, ServicePlan]) -> str:
+    """The plan's tables as plain text of a fixed width: a log has no terminal to ask."""
+    text = StringIO()
+    Console(file=text, width=WIDTH).print(overview(plans))
+    return f"the plan\n{text.getvalue()}"
+
+
+def announce(findings: Iterable[Finding], plans: Mapping[str, ServicePlan] | None = None) -> None:
+    """Print every finding once, then the plan; with an error among them, end without a traceback.
 
     Raises:
         pulumi.RunError: nothing was registered, hence nothing is created, changed or lost.
@@ -32,6 +39,8 @@ def announce(findings: Iterable[Finding]) -> None:
     for finding in ordered:
         if finding.level != "error":
             (pulumi.log.warn if finding.level == "warn" else pulumi.log.info)(sentence(finding))
+    if plans:
+        pulumi.log.info(plan_text(plans))
     errors = [sentence(finding) for finding in ordered if finding.level == "error"]
     if errors:
         raise pulumi.RunError("\n".join([f"{len(errors)} error(s); nothing was created, changed or lost", *errors]))

@@ -10,11 +10,12 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NoReturn
 
 from planner import caches
 from planner.findings import Finding, Level
-from planner.releases import Flag, Release, environment_status, flag_status
+from planner.releases import Flag, Release, environment_status, flag_status, release_at
 from planner.spec import EngineSpec, ServiceSpec
 
 HOST = "0.0.0.0"  # noqa: S104 - probes and the Service reach the container from outside it
@@ -167,11 +168,17 @@ def parse(argv: tuple[str, ...], release: Release) -> dict[str, Any]:
     """
     if argv[:2] != ("vllm", "serve"):
         raise ArgumentsError("the command does not start with `vllm serve`")
+    return vars(_parser(release.version).parse_args(_plain([_dashed(word) for word in argv[2:]])))
+
+
+@cache
+def _parser(version: str) -> _Parser:
+    release = release_at(version)
     parser = _Parser(prog="vllm serve", allow_abbrev=False, add_help=False)
     parser.add_argument("model")
     for flag in {flag.name: flag for flag in (*release.uncertain.values(), *release.flags.values())}.values():
         _add(parser, flag)
-    return vars(parser.parse_args(_plain([_dashed(word) for word in argv[2:]])))
+    return parser
 
 
 def _plain(words: list[str]) -> list[str]:
@@ -387,7 +394,7 @@ def _check_value(path: str, flag: Flag, text: str, release: Release, variables: 
         yield from _check_fields(path, flag, value, release)
     elif flag.kind == "json" and flag.json_fields is not None:
         yield Finding("error", path, f"{flag.name} takes a JSON object, not {text!r}", "write {…}", "ARG-5", source)
-    if _folded(flag, text) in flag.uncertain_choices:
+    if flag.certain_choices is not None and _folded(flag, text) not in flag.certain_choices:
         message = f"{flag.name}: whether vLLM {release.version} takes {text!r} is not known"
         yield Finding("warn", path, message, "try it before it is rolled out", "ARG-3", source)
     elif flag.suggested is not None and flag.choices is None and text not in flag.suggested:
@@ -567,7 +574,8 @@ def _check_extra_values(
         return
     for path, text in argument.values:
         yield from _check_value(path, flag, text.strip(), release, variables)
-        if flag.nargs == "+" and flag.kind == "str" and "," in text and not text.lstrip().startswith("{"):
+        open_list = flag.nargs == "+" and flag.kind == "str" and flag.choices is None
+        if open_list and "," in text and not text.lstrip().startswith("{"):
             message = f"{flag.name}: {text!r} is one value, comma included"
             remedy = f"if several are meant, write one element for each: {', '.join(_parts(text))}"
             yield Finding("warn", path, message, remedy, "ARG-4", "ai-dynamo/aiconfigurator#377")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -26,3 +27,11 @@ class Finding:
     def under(self, prefix: str) -> Finding:
         """The same finding, its path inside ``prefix``."""
         return replace(self, path=f"{prefix}.{self.path}" if self.path else prefix)
+
+
+_ORDER = {"error": 0, "warn": 1, "info": 2}
+
+
+def by_severity(findings: Iterable[Finding]) -> list[Finding]:
+    """Errors first, then warnings, then remarks; each in the order in which it was found."""
+    return sorted(findings, key=lambda finding: _ORDER[finding.level])

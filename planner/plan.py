@@ -13,6 +13,7 @@ from planner.memory import MemoryPlan, plan_memory
 from planner.models import ModelFacts, UnknownModelError, facts
 from planner.releases import Release, UnknownReleaseError, release_of
 from planner.spec import PoolSpec, ServiceSpec, gibibytes
+from planner.startup import StartupPlan, cold_start, warm_restart
 
 SHARED_MEMORY_GIB = 8
 """Size of /dev/shm where the memory limit leaves room for it."""
@@ -31,12 +32,32 @@ class ServicePlan:
     model: ModelFacts
     release: Release
     memory: MemoryPlan
+    cold: StartupPlan
+    """The first start of all, with nothing cached anywhere."""
+    warm: StartupPlan
+    """A restart with every cache in place."""
     clocks: Clocks
     argv: tuple[str, ...]
     shared_memory: str
     """Size of /dev/shm, a Kubernetes quantity."""
     cpu: str
     """CPUs that are reserved, a Kubernetes quantity."""
+
+    @property
+    def downtime_seconds(self) -> float:
+        """How long a change leaves the service without a server: the old one's stop and a warm start.
+
+        The start counts from the pod's creation; a change that leaves the compile cache cold takes longer.
+        """
+        return self.clocks.drain_seconds + self.warm.seconds
+
+    @property
+    def dollars_per_hour(self) -> float | None:
+        """Price of the GPUs that all replicas hold, as a share of their nodes; ``None`` without a price."""
+        price = self.pool.price_per_hour
+        if price is None:
+            return None
+        return price / self.pool.gpus_per_node * self.service.gpus * self.service.replicas
 
 
 def plan_services(
@@ -68,6 +89,8 @@ def plan_service(name: str, service: ServiceSpec, pool: PoolSpec) -> ServicePlan
         model=model,
         release=release,
         memory=plan_memory(gpu, model, release, service),
+        cold=cold_start(gpu, model, release, service, pool),
+        warm=warm_restart(gpu, model, release, service, pool),
         clocks=plan_clocks(gpu, model, release, service, pool),
         argv=render(service, release),
         shared_memory=shared_memory(service),

@@ -32,8 +32,9 @@ class Flag:
 
     ``nargs`` is argparse's (None: exactly one value, or none at all for a ``flag``). ``choices`` is the closed set
     that the parser enforces, ``suggested`` an open one. In a release between two tables ``choices`` and
-    ``json_fields`` hold what either neighbour takes, the ``uncertain_`` ones what only one of them takes, and
-    ``default_known`` is false when their defaults differ (``default`` is then the older one).
+    ``json_fields`` hold what either neighbour takes, ``certain_choices`` (None: anything) what both take,
+    ``uncertain_json_fields`` what only one takes, and ``default_known`` is false when their defaults differ
+    (``default`` is then the older one).
     """
 
     name: str
@@ -51,7 +52,7 @@ class Flag:
     human_readable: bool
     auto_ok: bool
     folds_case: bool
-    uncertain_choices: frozenset[str] = frozenset()
+    certain_choices: frozenset[str] | None = None
     uncertain_json_fields: frozenset[str] = frozenset()
 
     @property
@@ -294,12 +295,14 @@ def _merged(old: Flag | None, new: Flag | None) -> Flag:
         raise AssertionError("a flag comes from at least one table")
     if old is None or new is None:
         return replace(one, default_known=False)
-    either_choices = None if old.choices is None or new.choices is None else set(old.choices) | set(new.choices)
+    closed = [frozenset(each.choices) for each in (old, new) if each.choices is not None]
+    suggested = [frozenset(each.suggested) for each in (old, new) if each.suggested is not None]
     either_fields = None if not (old.json_fields and new.json_fields) else old.json_fields | new.json_fields
     return replace(
         new,
-        choices=None if either_choices is None else tuple(sorted(either_choices)),
-        uncertain_choices=frozenset(set(old.choices or ()) ^ set(new.choices or ())),
+        choices=tuple(sorted(frozenset.union(*closed))) if len(closed) == 2 else None,
+        certain_choices=frozenset.intersection(*closed) if closed else None,
+        suggested=tuple(sorted(frozenset.intersection(*suggested))) if suggested else None,
         json_fields=either_fields,
         uncertain_json_fields=(old.json_fields or frozenset()) ^ (new.json_fields or frozenset()),
         default=old.default,

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from sim import crds, tools
+from sim import crds, demo, tools
 from sim.cluster import CLUSTER_TOOLS, COMPONENTS, PULUMI_TOOLS, Cluster, ClusterError, state_folder
 
 app = typer.Typer(
@@ -46,6 +46,25 @@ def up(name: Name = "demo") -> None:
             print(f"cluster {name}: ready after {time.monotonic() - started:.1f} s, state in {cluster.state}")
         else:
             print(f"cluster {name}: runs already, state in {cluster.state}")
+
+
+Stack = Annotated[str, typer.Option("--stack", help="A stack of this project.")]
+
+
+@app.command()
+def deploy(name: Name = "demo", stack: Stack = "demo") -> None:
+    """Start the cluster and deploy a stack into it with the real engine."""
+    up(name)
+    with _one_message_per_failure():
+        demo.deploy(_cluster(name), stack)
+
+
+@app.command()
+def preview(name: Name = "demo", stack: Stack = "demo") -> None:
+    """Start the cluster and preview a stack against it."""
+    up(name)
+    with _one_message_per_failure():
+        demo.preview(_cluster(name), stack)
 
 
 @app.command()

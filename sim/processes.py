@@ -13,11 +13,12 @@ import time
 from pathlib import Path
 
 _PROC = Path("/proc")
+_HAS_PROC = (_PROC / "self" / "cmdline").is_file()
 
 
 def command_lines() -> dict[int, list[str]]:
     """The arguments of every process that can be seen, by process id; from ``/proc``, else from ``ps``."""
-    if (_PROC / "self" / "cmdline").is_file():
+    if _HAS_PROC:
         found = {}
         for folder in _PROC.iterdir():
             if folder.name.isdigit():
@@ -51,15 +52,30 @@ def stop(executables: Path, patience: float = 10.0) -> None:
     Raises:
         TimeoutError: a process is still there; the message names it.
     """
+    found = running(executables)
     for signal_number in (signal.SIGTERM, signal.SIGKILL):
         for pid in running(executables).values():
             _send(pid, signal_number)
         deadline = time.monotonic() + patience
-        while running(executables) and time.monotonic() < deadline:
-            time.sleep(0.1)
+        while not all(map(_has_ended, found.values())) and time.monotonic() < deadline:
+            time.sleep(0.05)
     left = running(executables)
     if left:
         raise TimeoutError(", ".join(f"{name} (process {pid})" for name, pid in left.items()) + " could not be ended")
+
+
+def _has_ended(pid: int) -> bool:
+    """Gone, or a zombie whose threads are gone too: until then it may hold its ports."""
+    if not _HAS_PROC:
+        command = ["ps", "-o", "stat=", "-p", str(pid)]
+        state = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        return state.strip()[:1] in {"", "Z"}
+    try:
+        threads = len(list((_PROC / str(pid) / "task").iterdir()))
+        state = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2]
+    except OSError:
+        return True
+    return state.strip()[:1] in {"X", "Z"} and threads == 1
 
 
 def _send(pid: int, signal_number: signal.Signals) -> None:

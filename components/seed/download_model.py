@@ -27,6 +27,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 # Distinct, so that a Job's podFailurePolicy can give up on what no retry mends (settings, token, licence).
@@ -137,27 +138,28 @@ class Seed:
         """Where it lies until it is complete; huggingface_hub 0.x uses the same name."""
         return self.repository / "blobs" / f"{file.blob}.incomplete"
 
-    def is_complete(self) -> bool:
-        """Whether the marker is of this model and revision and each of its files is there with its size."""
-        try:
-            marker = json.loads(self.marker.read_text())
-            commit, sizes = marker["commit"], marker["files"]
-            return (
-                (marker["model"], marker["revision"]) == (self.model, self.revision)
-                and (commit == self.revision or self.reference.read_text() == commit)
-                and all(self.entry(commit, name).stat().st_size == size for name, size in sizes.items())
-            )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return False  # no marker, or none that this program wrote
+    def marked(self) -> dict[str, Any]:
+        """What the marker says of this model and revision; empty without one that this program wrote."""
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            marker: dict[str, Any] = json.loads(self.marker.read_text())
+            if (marker["model"], marker["revision"]) == (self.model, self.revision):
+                return marker
+        return {}
 
-    def delete_wrong(self, commit: str, file: HubFile) -> bool:
-        """Delete a file that is there with wrong content, entry and blob; say whether it was."""
+    def is_complete(self) -> bool:
+        """Whether each file that the marker names is there with its size, and is found under the revision."""
+        with contextlib.suppress(OSError, KeyError, TypeError, AttributeError):
+            marker = self.marked()
+            commit = marker["commit"]
+            return (commit == self.revision or self.reference.read_text() == commit) and all(
+                self.entry(commit, name).stat().st_size == size for name, size in marker["files"].items()
+            )
+        return False
+
+    def is_wrong(self, commit: str, file: HubFile) -> bool:
+        """Whether a file is there, as an entry or only as a blob, with wrong content."""
         paths = [path for path in (self.entry(commit, file.name), self.blob(file)) if os.path.lexists(path)]
-        if not paths or file.is_intact(paths[0]):
-            return False
-        for path in paths:
-            path.unlink()
-        return True
+        return bool(paths) and not file.is_intact(paths[0])
 
 
 def say(text: str) -> None:
@@ -167,15 +169,12 @@ def say(text: str) -> None:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Replace a file in one step that survives a loss of power."""
+    """Write a file in one step, after all that it speaks of has reached the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.new")
-    with temporary.open("w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    temporary.replace(path)
+    temporary.write_text(text)
     os.sync()
+    temporary.replace(path)
 
 
 def is_needed(file: HubFile, has_safetensors: bool) -> bool:
@@ -227,6 +226,7 @@ def download(seed: Seed, commit: str, file: HubFile) -> None:
         headers = {"authorization": f"Bearer {seed.token}"} if seed.token else {}
         http_get(url, stream, resume_size=stream.tell(), headers=headers, expected_size=file.size)
     partial.replace(seed.blob(file))
+    say(f"{file.name}: {file.size:,} bytes are there")
 
 
 def download_all(seed: Seed, commit: str, files: list[HubFile]) -> tuple[int, float]:
@@ -239,19 +239,24 @@ def download_all(seed: Seed, commit: str, files: list[HubFile]) -> tuple[int, fl
     free = shutil.disk_usage(seed.repository).free
     if size > free:
         raise SeedError("disk", f"{size:,} bytes are needed, {free:,} are free in {seed.home}: enlarge the claim")
+    say(f"{size:,} bytes of {seed.model} are to be downloaded")
     start = time.monotonic()
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(lambda file: download(seed, commit, file), contents))
     for file in files:
         hf_hub_download(seed.model, file.name, revision=commit, cache_dir=seed.home / "hub", token=seed.token or False)
-    return size, time.monotonic() - start
+    return size, max(0.001, round(time.monotonic() - start, 3))
 
 
 def deleted(seed: Seed, commit: str, files: list[HubFile]) -> list[str]:
-    """Names of the files that were there with wrong content and are deleted now."""
+    """Names of the files that were there with wrong content; entry and blob of each are deleted now."""
     with ThreadPoolExecutor(WORKERS) as pool:
-        wrong = pool.map(lambda file: seed.delete_wrong(commit, file), files)
-        return [file.name for file, was_wrong in zip(files, wrong, strict=True) if was_wrong]
+        verdicts = list(pool.map(lambda file: seed.is_wrong(commit, file), files))
+    wrong = [file for file, is_wrong in zip(files, verdicts, strict=True) if is_wrong]
+    for file in wrong:
+        seed.entry(commit, file.name).unlink(missing_ok=True)
+        seed.blob(file).unlink(missing_ok=True)
+    return [file.name for file in wrong]
 
 
 def fill(seed: Seed) -> None:
@@ -260,6 +265,8 @@ def fill(seed: Seed) -> None:
     blobs.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=blobs):
         pass  # a claim that cannot be written fails before anything is asked for
+    if seed.marked():
+        seed.marker.unlink()  # it does not hold, and the server's start would believe it
     commit, files = files_of_hub(seed)
     for name in deleted(seed, commit, files):
         say(f"{name} was on the volume with wrong content: deleted, to be downloaded again")
@@ -273,9 +280,8 @@ def fill(seed: Seed) -> None:
         write_durably(seed.reference, commit)
     marker = {"model": seed.model, "revision": seed.revision, "commit": commit, "bytes": size, "seconds": seconds}
     write_durably(seed.marker, json.dumps({**marker, "files": {file.name: file.size for file in files}}, indent=1))
-    rate = round(size / 1e6 / seconds, 1)
-    path = str(seed.entry(commit, ""))
-    say(json.dumps({"path": path, "bytes": size, "seconds": seconds, "megabytesPerSecond": rate}))
+    figures = {"bytes": size, "seconds": seconds, "megabytesPerSecond": round(size / 1e6 / seconds, 1)}
+    say(json.dumps({"path": str(seed.entry(commit, "")), **figures}))
 
 
 def prune(root: str, keep: str) -> None:
@@ -314,7 +320,8 @@ def explain(error: BaseException) -> tuple[str, str]:
             return "disk", f"{DISK_ADVICE.get(link.errno or 0, 'check what the claim is mounted on')} ({link})"
         if status is not None:
             layer, advice = STATUS_ADVICE.get(status, ("hub", "the hub, or a proxy before it, fails: try again later"))
-            return layer, f"{advice} (HTTP {status})"
+            token = "with" if os.environ.get("HF_TOKEN", "").strip() else "without"
+            return layer, f"{advice} (HTTP {status}, {token} HF_TOKEN)"
     names = " ".join(kind.__name__ for link in links for kind in type(link).__mro__)
     layer, advice = next((found for part, *found in NETWORK_ADVICE if part in names), ("unexpected", "not foreseen"))
     host, proxy = failed_request(links)

@@ -92,6 +92,8 @@ def place(model: type[BaseModel], location: Sequence[str | int]) -> tuple[tuple[
     kinds: set[Any] = {model}
     parts: list[str | int] = []
     for part in location:
+        if part == "[key]":  # pydantic's mark for "the key itself, not its value"
+            continue
         members = {kind for kind in kinds if part in _discriminators(kind)} if len(kinds) > 1 else set()
         if members:
             kinds = members

@@ -12,7 +12,7 @@ SCHEMA = STACKS / "schema.json"
 _SECRET: dict[str, Any] = {
     "description": "A secret; set it with `pulumi config set --secret`, never by hand.",
     "type": "object",
-    "properties": {"secure": {"type": "string"}},
+    "properties": {"secure": {"type": "string", "description": "The encrypted value."}},
     "required": ["secure"],
     "additionalProperties": False,
 }
@@ -25,6 +25,7 @@ def schema() -> dict[str, Any]:
     properties |= {f"{PROJECT}:{name}": _SECRET for name in SECRET_KEYS}
     config = {
         "type": "object",
+        "description": "The stack's configuration, by sections.",
         "properties": properties,
         "required": [f"{PROJECT}:{name}" for name in sections["required"]],
         # Other namespaces belong to providers and to Pulumi; in ours only these keys exist.

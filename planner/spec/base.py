@@ -23,8 +23,11 @@ class Spec(BaseModel):
 
 
 _QUANTITY = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[KMGT]i|[kMGT]|m)?")
-_FACTORS = {None: 1, "m": Decimal("0.001"), "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
-    f"{prefix}i": 1024**power for power, prefix in enumerate("KMGT", start=1)
+_FACTORS: dict[str | None, Decimal] = {
+    None: Decimal(1),
+    "m": Decimal("0.001"),
+    **{prefix: Decimal(1000) ** power for power, prefix in enumerate("kMGT", start=1)},
+    **{f"{prefix}i": Decimal(1024) ** power for power, prefix in enumerate("KMGT", start=1)},
 }
 
 

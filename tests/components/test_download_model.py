@@ -397,6 +397,7 @@ def wrong_size_in_marker(job: Job) -> None:
         (lambda job: (job.snapshot / WEIGHTS).unlink(), 0),
         (wrong_size_in_marker, 0),
         (lambda job: job.marker.write_text("[]"), 0),
+        (lambda job: job.marker.write_text(json.dumps({**json.loads(job.marker.read_text()), "files": None})), 0),
         (lambda job: job.marker.write_text('{"model": '), 0),
         (lambda job: (job.repository / "refs" / "main").unlink(), 0),
     ],
@@ -408,6 +409,7 @@ def wrong_size_in_marker(job: Job) -> None:
         "no entry",
         "size in the marker",
         "marker of another form",
+        "marker without files",
         "half a marker",
         "no refs/main",
     ],
@@ -424,13 +426,23 @@ def test_damage_is_found_and_only_that_is_repaired(job: Job, damage: Callable[[J
     assert len(content) == fetched, f"what is intact is not downloaded again: {content}"
 
 
-def test_another_revision_is_not_taken_for_this_one(job: Job) -> None:
+@pytest.mark.parametrize(("revision", "is_kept"), [(COMMIT, False), ("v2.0", True)])
+def test_a_marker_that_does_not_hold_is_gone_even_without_a_hub(job: Job, revision: str, is_kept: bool) -> None:
     job.run()
+    truncate(job)
+    job.hub.api_answer = (500, "")
+    assert_failed(job.run(SEED_REVISION=revision), "hub")
+    assert job.marker.exists() is is_kept, "no server may start on it; one of another revision is not concerned"
+
+
+@pytest.mark.parametrize(("first", "then"), [(COMMIT, "v2.0"), ("", COMMIT), (COMMIT, "")])
+def test_another_revision_is_not_taken_for_this_one(job: Job, first: str, then: str) -> None:
+    job.run(SEED_REVISION=first)
     job.hub.requests.clear()
-    job.run(SEED_REVISION="v2.0")
+    job.run(SEED_REVISION=then)
     assert job.hub.requests, "the marker is of one revision"
     assert job.hub.fetched() == [], "the content is the same, and there"
-    assert json.loads(job.marker.read_text())["revision"] == "v2.0", "the marker says what was asked for"
+    assert json.loads(job.marker.read_text())["revision"] == then, "the marker says what was asked for"
 
 
 def test_wrong_content_from_the_hub_is_deleted_and_a_retry_mends_it(job: Job) -> None:
@@ -535,6 +547,19 @@ def test_a_broken_way_to_the_hub_names_its_layer(
     result = job.run(**changes)
     assert_failed(result, layer)
     assert advice in result.stderr, f"the line says where to look: {result.stderr}"
+
+
+@pytest.mark.parametrize(("token", "said"), [("", "without HF_TOKEN"), (TOKEN, "with HF_TOKEN")])
+def test_a_refusal_says_whether_there_was_a_token(job: Job, token: str, said: str) -> None:
+    job.hub.api_answer = (401, "")
+    assert said in job.run(HF_TOKEN=token).stderr, "a token that is absent and one that is wrong have two remedies"
+
+
+def test_a_blob_with_two_names_is_repaired_under_both(job: Job) -> None:
+    job.run()
+    (job.snapshot / "tokenizer.json").resolve().write_bytes(b"wrong")
+    assert job.run().returncode == 0, "both names lead to the same wrong blob"
+    job.assert_complete()
 
 
 def test_no_proxy_is_heeded(job: Job, closed_port: int) -> None:

@@ -173,6 +173,16 @@ def test_graphs_are_charged_by_release_and_runner(
     assert (result.graphs_charged_mib > 0) is charged, "V1 charges from 0.21.0, V2 from 0.29.0"
 
 
+def test_penalty_counts_of_the_v2_runner_are_charged() -> None:
+    few, many = (plan("l40s", QWEN, "0.31.0", {"maxNumSeqs": count}) for count in (4, 256))
+    counts = 252 * 152_064 * (4 + 1 / 8) / MIB
+    assert many.overhead_mib - few.overhead_mib == pytest.approx(counts), (
+        "an int32 and a bit for each sequence and word"
+    )
+    few, many = (plan("l40s", QWEN, "0.11.0", {"maxNumSeqs": count}) for count in (4, 256))
+    assert many.overhead_mib == few.overhead_mib, "V1 makes them for each request that asks"
+
+
 def test_fp8_kv_halves_the_bytes_of_a_token() -> None:
     full, half = (plan("l40s", QWEN, "0.31.0", {"kvCacheDtype": kind}) for kind in ("auto", "fp8"))
     assert half.kv_bytes_per_token == full.kv_bytes_per_token / 2, "one byte instead of two"

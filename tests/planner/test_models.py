@@ -52,6 +52,13 @@ def test_awq_packs_four_bits_with_a_scale_and_a_zero_point_per_group() -> None:
     assert awq.weight_bytes == pytest.approx(5.58e9, rel=0.003), "the repository has 5.58 GB, tokenizer included"
 
 
+def test_a_group_of_128_awq_weights_takes_66_and_a_half_bytes() -> None:
+    quantization = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    linear = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
+    saved = weight_bytes_of(DENSE) - weight_bytes_of(DENSE | {"quantization_config": quantization})
+    assert saved == linear * (128 * 2 - (64 + 2 + 0.5)) / 128, "64 of weights, 2 of scale, 0.5 of zero point"
+
+
 def test_bytes_that_do_not_follow_from_the_layout_are_refused() -> None:
     with pytest.raises(ValueError, match="gptq"):
         weight_bytes_of(DENSE | {"quantization_config": {"quant_method": "gptq", "bits": 4}})

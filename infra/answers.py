@@ -1,0 +1,107 @@
+"""What the plan answers, as plain data: the same for the terminal, JSON, the preview and a report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from planner.capacity import dollars_per_month
+from planner.findings import Finding
+from planner.plan import ServicePlan
+
+
+def answers(plans: Mapping[str, ServicePlan], findings: Iterable[Finding]) -> dict[str, Any]:
+    """Everything that `vllm-infra plan --json` prints."""
+    return {
+        "services": {name: service_answers(plan) for name, plan in plans.items()},
+        "findings": [asdict(finding) for finding in findings],
+    }
+
+
+def service_answers(plan: ServicePlan) -> dict[str, Any]:
+    """The answers about one service: does it fit, how long does it start, what is run, what does it cost."""
+    return {
+        "memory": memory_answers(plan),
+        "startup": startup_answers(plan),
+        "argv": list(plan.argv),
+        "probes": probe_answers(plan),
+        "cost": cost_answers(plan),
+    }
+
+
+def memory_answers(plan: ServicePlan) -> dict[str, Any]:
+    """GPU memory; GiB are 2^30 bytes, MiB 2^20."""
+    memory = plan.memory
+    return {
+        "fits": memory.fits,
+        "weightsGiB": round(memory.weights_mib / 1024, 2),
+        "kvGiB": round(memory.kv_mib / 1024, 2),
+        "kvTokens": memory.kv_tokens,
+        "kvTokensCompiling": memory.kv_tokens_compiling,
+        "maxContext": memory.largest_context,
+        "maxModelLen": memory.max_model_len,
+        "utilization": memory.utilization,
+        "utilizationThatFits": memory.utilization_that_fits,
+        "fullLengthRequests": round(memory.full_length_requests, 2),
+        "typicalRequests": memory.typical_requests,
+        "typicalTokens": memory.typical_tokens,
+        "nvidiaSmiMiB": round(memory.nvidia_smi_mib),
+        "bandMiB": round(memory.band_mib),
+        "unknown": list(memory.unknown),
+    }
+
+
+def startup_answers(plan: ServicePlan) -> dict[str, Any]:
+    """Seconds: each phase of the first start and of a warm restart, and the window of the startup probe."""
+    return {
+        "phases": {phase.name: round(phase.seconds, 1) for phase in plan.cold.phases},
+        "warmPhases": {phase.name: round(phase.seconds, 1) for phase in plan.warm.phases},
+        "coldSeconds": round(plan.cold.seconds, 1),
+        "warmSeconds": round(plan.warm.seconds, 1),
+        "budgetSeconds": plan.clocks.startup_window_seconds,
+        "downtimeSeconds": round(plan.downtime_seconds, 1),
+    }
+
+
+def probe_answers(plan: ServicePlan) -> dict[str, Any]:
+    """The clocks of the roll-out, seconds, from the inside out."""
+    clocks = plan.clocks
+    return {
+        "startup": {"periodSeconds": clocks.startup_period_seconds, "failureThreshold": clocks.startup_failure_threshold},
+        "liveness": {
+            "periodSeconds": clocks.liveness_period_seconds,
+            "failureThreshold": clocks.liveness_failure_threshold,
+        },
+        "readiness": {
+            "periodSeconds": clocks.readiness_period_seconds,
+            "failureThreshold": clocks.readiness_failure_threshold,
+        },
+        "terminationGracePeriodSeconds": clocks.stop_seconds,
+        "progressDeadlineSeconds": clocks.progress_deadline_seconds,
+        "deploymentTimeoutSeconds": clocks.deployment_timeout_seconds,
+        "prePullTimeoutSeconds": clocks.pre_pull_timeout_seconds,
+        "seedTimeoutSeconds": clocks.seed_timeout_seconds,
+    }
+
+
+def cost_answers(plan: ServicePlan) -> dict[str, Any]:
+    """Dollars; empty without a price of the pool."""
+    hourly = plan.dollars_per_hour
+    if hourly is None:
+        return {}
+    return {"dollarsPerHour": round(hourly, 2), "dollarsPerMonth": round(dollars_per_month(hourly), 2)}
+
+
+def short_answers(plan: ServicePlan) -> dict[str, Any]:
+    """What a stack exports, so that a change of it is a line of the diff that a colleague reviews."""
+    return {
+        "model": plan.service.model.public_name,
+        "gpu": plan.gpu.name,
+        "release": plan.release.version,
+        "kvTokens": plan.memory.kv_tokens,
+        "nvidiaSmiMiB": round(plan.memory.nvidia_smi_mib),
+        "startupBudgetSeconds": plan.clocks.startup_window_seconds,
+        "downtimeSeconds": round(plan.downtime_seconds),
+        **cost_answers(plan),
+    }

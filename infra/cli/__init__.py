@@ -1,0 +1,114 @@
+"""`vllm-infra`: the answers of a preview without the engine, and help when a start went wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from infra.answers import answers
+from infra.config import ConfigError, StackConfig, read, stack_path
+from infra.config.stack_file import ROOT
+from infra.preflight import check_live, check_plan
+from infra.tables import findings_table, overview
+from planner.findings import Finding
+from planner.plan import plan_services
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+out, err = Console(), Console(stderr=True)
+
+Stack = Annotated[str | None, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
+StackName = Annotated[str, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
+File = Annotated[Path | None, typer.Argument(help="A stack file, in place of --stack.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def chosen_file(stack: str | None, file: Path | None) -> Path:
+    """The stack file that the command line names; exactly one way of naming it."""
+    if (stack is None) == (file is None):
+        raise typer.BadParameter("name a stack with --stack, or a stack file")
+    return file if file is not None else stack_path(str(stack))
+
+
+def end(findings: list[Finding]) -> None:
+    """Exit code 1 when there is an error among the findings."""
+    if any(finding.level == "error" for finding in findings):
+        raise typer.Exit(1)
+
+
+def refuse(error: ConfigError, as_json: bool = False) -> typer.Exit:
+    """Print every fault of a stack file; the exit that follows."""
+    if as_json:
+        out.print_json(json.dumps(answers({}, error.findings)))
+    else:
+        err.print(findings_table(error.findings))
+    return typer.Exit(1)
+
+
+def loaded(stack: str | None, file: Path | None, as_json: bool = False) -> tuple[StackConfig, frozenset[str]]:
+    """The configuration that the command line names, or an exit that says every fault."""
+    try:
+        return read(chosen_file(stack, file))
+    except ConfigError as error:
+        raise refuse(error, as_json) from None
+
+
+@app.command()
+def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> None:
+    """Say whether the model fits, which arguments are run, how long the start takes and what is wrong."""
+    config, secrets = loaded(stack, file, as_json)
+    plans, findings = plan_services(config.nodes, config.services)
+    findings += check_plan(config, secrets, plans)
+    if as_json:
+        out.print_json(json.dumps(answers(plans, findings)))
+    else:
+        out.print(overview(plans))
+        out.print(findings_table(findings))
+    end(findings)
+
+
+@app.command()
+def check(stack: StackName) -> None:
+    """Look at the stack's cluster, change nothing, and say what would fail there."""
+    from infra.live import LiveError, look  # noqa: PLC0415 - the client takes a second to load
+
+    config, _ = loaded(stack, None)
+    try:
+        findings = list(check_live(config, stack, look(config.cluster)))
+    except LiveError as error:
+        findings = [error.finding]
+    out.print(findings_table(findings) if findings else f"{config.cluster.context}: nothing stands in the way")
+    end(findings)
+
+
+@app.command()
+def diagnose(stack: StackName, service: Annotated[str | None, typer.Option(help="One service; else all.")] = None) -> None:
+    """Say why a start failed: reason, the field to change, the last events and log lines."""
+    from infra.diagnosis import diagnose as explain  # noqa: PLC0415 - the client takes a second to load
+    from infra.diagnosis import read_facts, render  # noqa: PLC0415
+    from infra.live import LiveError, connect  # noqa: PLC0415
+
+    config, _ = loaded(stack, None)
+    try:
+        api = connect(config.cluster)
+        for name in [service] if service else config.services:
+            out.print(render(explain(read_facts(api, config.cluster.namespace, name))), markup=False, highlight=False)
+    except LiveError as error:
+        out.print(findings_table([error.finding]))
+        raise typer.Exit(1) from None
+
+
+@app.command()
+def recover(stack: StackName) -> None:
+    """After a killed `pulumi up`: release the lock and settle what was left half done."""
+    from infra.recovery import RecoveryError  # noqa: PLC0415 - the client takes a second to load
+    from infra.recovery import recover as settle  # noqa: PLC0415
+
+    try:
+        settle(stack, ROOT, out.print)
+    except RecoveryError as error:
+        err.print(str(error), markup=False)
+        raise typer.Exit(1) from None

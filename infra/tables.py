@@ -1,0 +1,72 @@
+"""The plan as tables for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from planner.findings import Finding, by_severity
+from planner.plan import ServicePlan
+
+_LEVELS = {"error": ("error", "bold red"), "warn": ("warning", "yellow"), "info": ("note", "cyan")}
+
+
+def overview(plans: Mapping[str, ServicePlan]) -> RenderableType:
+    """One block for each service."""
+    return Group(*(service_block(plan) for plan in plans.values()))
+
+
+def service_block(plan: ServicePlan) -> RenderableType:
+    """Fit, start-up and command of one service."""
+    title = f"{plan.name}: {plan.model.id} on {plan.gpu.name}, vLLM {plan.release.version}"
+    command = Text(" ".join(plan.argv), style="dim")
+    return Panel(Group(memory_table(plan), startup_table(plan), command), title=title, title_align="left")
+
+
+def memory_table(plan: ServicePlan) -> Table:
+    """Does it fit: the division of the card's memory, and how many requests that holds."""
+    memory = plan.memory
+    table = Table(title="GPU memory", title_justify="left", show_header=False, box=None, pad_edge=False)
+    style = {"yes": "green", "within band": "yellow", "no": "bold red"}[memory.fits]
+    table.add_row("fits", Text({"yes": "yes", "within band": "perhaps", "no": "no"}[memory.fits], style=style))
+    table.add_row("weights", f"{memory.weights_mib / 1024:.2f} GiB of a budget of {memory.requested_mib / 1024:.2f} GiB")
+    table.add_row("KV cache", f"{memory.kv_mib / 1024:.2f} ± {memory.band_mib / 1024:.2f} GiB, {memory.kv_tokens:,} tokens")
+    table.add_row("context", f"{memory.max_model_len:,} tokens asked, {memory.largest_context:,} would fit")
+    table.add_row(
+        "at once",
+        f"{memory.full_length_requests:.1f} requests of full length, "
+        f"{memory.typical_requests:.0f} of {memory.typical_tokens:,} tokens",
+    )
+    if memory.utilization_that_fits is not None:
+        table.add_row("utilisation", f"{memory.utilization:g} asked, {memory.utilization_that_fits:.2f} would do")
+    table.add_row("nvidia-smi", f"{memory.nvidia_smi_mib:,.0f} MiB of {plan.gpu.total_mib:,}")
+    return table
+
+
+def startup_table(plan: ServicePlan) -> Table:
+    """How long the start takes, and why."""
+    table = Table(title="Start-up", title_justify="left", box=None, pad_edge=False)
+    for column in ("phase", "first", "restart"):
+        table.add_column(column, justify="left" if column == "phase" else "right")
+    table.add_column("from")
+    for first, again in zip(plan.cold.phases, plan.warm.phases, strict=True):
+        table.add_row(first.name, f"{first.seconds:.1f} s", f"{again.seconds:.1f} s", first.why)
+    table.add_row("total", f"{plan.cold.seconds:.1f} s", f"{plan.warm.seconds:.1f} s", style="bold")
+    clocks = plan.clocks
+    table.add_row("budget", f"{clocks.startup_window_seconds} s", "", "startup probe: the worst credible start fits in")
+    table.add_row("downtime", "", f"{plan.downtime_seconds:.0f} s", "of a change: the old server's stop and a restart")
+    return table
+
+
+def findings_table(findings: Iterable[Finding]) -> RenderableType:
+    """Every finding, the worst first: where, what, and the way out."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for finding in by_severity(findings):
+        label, style = _LEVELS[finding.level]
+        text = Text.assemble((finding.path, "bold"), f": {finding.message}\n", (f"→ {finding.remedy}", "dim"))
+        table.add_row(Text(label, style=style), text, Text(finding.rule, style="dim"))
+    return table

@@ -1,0 +1,80 @@
+"""One simulated cluster for the whole run; in it a namespace, a node and a backend for each test.
+
+The real Pulumi engine, Kubernetes provider, API server, controllers and scheduler; kwok plays nodes and
+pods. TIMES
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sim import tools
+from sim.cluster import Cluster
+from tests.engine.driver import Stack
+
+NewStack = Callable[[str], Stack]
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory, testrun_uid: str, worker_id: str) -> Iterator[Cluster]:
+    """The cluster of this run, shared by all workers; the last one that leaves takes it down."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base if worker_id == "master" else base.parent) / "engine"
+    shared.mkdir(exist_ok=True)
+    one = Cluster(f"engine-{testrun_uid[:8]}", shared / "cluster")
+    with _users(shared) as users:
+        one.up()
+        users.append(worker_id)
+    try:
+        yield one
+    finally:
+        with _users(shared) as users:
+            users.remove(worker_id)
+            if not users:
+                one.down()
+
+
+@contextmanager
+def _users(shared: Path) -> Iterator[list[str]]:
+    """The workers that use the cluster, for one of them at a time."""
+    with tools.only_one(shared / "lock"):
+        file = shared / "users.json"
+        users: list[str] = json.loads(file.read_text()) if file.exists() else []
+        yield users
+        file.write_text(json.dumps(users))
+
+
+@contextmanager
+def _stacks(cluster: Cluster, folder: Path, suffix: str = "") -> Iterator[NewStack]:
+    made: list[Stack] = []
+
+    def new(name: str) -> Stack:
+        stack = Stack(cluster, folder / name, f"{name}{suffix}")
+        made.append(stack)
+        stack.prepare()
+        return stack
+
+    yield new
+    for stack in made:
+        stack.clear()
+
+
+@pytest.fixture
+def new_stack(cluster: Cluster, tmp_path: Path) -> Iterator[NewStack]:
+    """Makes a stack that is not deployed; its name is that of its namespace."""
+    with _stacks(cluster, tmp_path) as new:
+        yield new
+
+
+@pytest.fixture(scope="module")
+def shared_stack(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> Iterator[NewStack]:
+    """The same for all tests of a module, which must leave the stack as it is."""
+    with _stacks(cluster, tmp_path_factory.mktemp("stacks"), f"-{worker_id}") as new:
+        yield new

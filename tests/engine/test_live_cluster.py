@@ -1,0 +1,185 @@
+"""What the cluster holds already, or whether it is there at all: one clear message in the preview."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.conftest import NewStack
+from tests.engine.driver import CONTEXT, Answer, Object, Stack
+
+pytestmark = pytest.mark.engine
+
+CACHE = {"kind": "storageClass", "storageClass": "local-path", "size": "20Gi", "claimName": "weights"}
+
+
+def _metadata(name: str, stack: Stack | None = None, **labels: str) -> Object:
+    return {"name": name, "labels": labels, **({"namespace": stack.name} if stack else {})}
+
+
+def _namespace(stack: Stack) -> Object:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": _metadata(stack.name, team="others")}
+
+
+def _claim(stack: Stack) -> Object:
+    spec = {
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": "local-path",
+        "resources": {"requests": {"storage": "20Gi"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": _metadata("weights-0", stack),
+        "spec": spec,
+    }
+
+
+def _service(stack: Stack) -> Object:
+    spec = {"selector": {"app": "others"}, "ports": [{"port": 80}]}
+    return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata("vllm-service", stack), "spec": spec}
+
+
+def _deployment(stack: Stack) -> Object:
+    labels = {"app": "others"}
+    spec = {
+        "replicas": 0,
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "one", "image": "one"}]}},
+    }
+    return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": _metadata("qwen-0", stack), "spec": spec}
+
+
+def _refused(stack: Stack, *said: str) -> Answer:
+    """The preview ends with one message that holds every text of ``said``; nothing is planned."""
+    answer = stack.preview(fails=True)
+    assert answer.code == 1, "CI sees a refusal by the exit code"
+    for text in said:
+        assert text in answer.output, f"the message must name {text!r}:\n{answer.output}"
+    assert answer.output.count("error(s); nothing was created, changed or lost") == 1, "said once"
+    assert "1 error(s)" in answer.output, f"one cause, one message:\n{answer.output}"
+    assert "Traceback" not in answer.output, "a refusal is no crash"
+    assert answer.changes == (), "nothing is even planned"
+    return answer
+
+
+def test_a_foreign_namespace_is_taken_over_only_when_the_stack_says_so(new_stack: NewStack) -> None:
+    stack = new_stack("foreign")
+    stack.cluster.apply(_namespace(stack))
+    stack.wait("serviceaccount/default", "create")
+    before = stack.versions()
+    way_out = f"Namespace/{stack.name}"
+    _refused(stack, "cluster.namespace", "was not made by this stack", f"cluster.adopt: [{way_out}]")
+    assert stack.versions() == before, "a refusal touches nothing"
+
+    uid = stack.get("namespace", stack.name)["metadata"]["uid"]
+    stack.write({"cluster.adopt": [way_out]})
+    stack.up()
+    namespace = stack.get("namespace", stack.name)["metadata"]
+    assert namespace["uid"] == uid, "the one that was there"
+    assert namespace["labels"]["team"] == "others", "what others wrote on it stays"
+    stack.preview("--expect-no-changes")
+    stack.destroy()
+    assert stack.get("namespace", stack.name)["metadata"]["uid"] == uid, "and it outlives the stack"
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "field", "kind"),
+    [
+        ("foreign-claim", _claim, "services.qwen.cache.claimName", "PersistentVolumeClaim/weights-0"),
+        ("foreign-service", _service, "services.qwen.exposure.serviceName", "Service/vllm-service"),
+    ],
+)
+def test_a_foreign_object_is_taken_over_only_when_the_stack_says_so(
+    new_stack: NewStack, name: str, make: Any, field: str, kind: str
+) -> None:
+    stack = new_stack(name)
+    namespace = f"Namespace/{stack.name}"
+    stack.cluster.apply(_namespace(stack), make(stack))
+    stack.wait("serviceaccount/default", "create")
+    before = stack.versions()
+    stack.write({"cluster.adopt": [namespace], "services.qwen.cache": CACHE})
+    _refused(stack, field, f"{kind.replace('/', " '")}' exists already", f"cluster.adopt: [{kind}]")
+    assert stack.versions() == before, "a refusal touches nothing"
+
+    stack.write({"cluster.adopt": [namespace, kind], "services.qwen.cache": CACHE})
+    uid = stack.get(*kind.split("/"))["metadata"]["uid"]
+    stack.up()
+    assert stack.get(*kind.split("/"))["metadata"]["uid"] == uid, "the one that was there"
+    stack.preview("--expect-no-changes")
+
+
+def test_a_foreign_deployment_is_never_taken_over(new_stack: NewStack) -> None:
+    stack = new_stack("foreign-server")
+    stack.cluster.apply(_namespace(stack), _deployment(stack))
+    stack.wait("serviceaccount/default", "create")
+    before = stack.versions()
+    stack.write({"cluster.adopt": [f"Namespace/{stack.name}"]})
+    _refused(stack, "services.qwen", "Deployment 'qwen-0' exists already", "choose another name")
+    assert stack.versions() == before, "a refusal touches nothing"
+    stack.write({"cluster.adopt": [f"Namespace/{stack.name}"], "services.chat": stack.sections()["services"]["qwen"], "services.qwen": None})
+    stack.preview()
+
+
+def test_a_released_volume_is_used_again_only_by_hand(new_stack: NewStack) -> None:
+    stack = new_stack("released")
+    stack.up()
+    volume = f"{stack.name}-vllm-model-0"
+    uid = stack.get("pv", volume)["metadata"]["uid"]
+    stack.destroy()
+    stack.cluster.kubectl("delete", "pvc", "vllm-model-0", "-n", stack.name)
+    stack.wait(f"pv/{volume}", "jsonpath={.status.phase}=Released")
+    before = stack.versions()
+    answer = _refused(stack, "services.qwen.cache", volume, "is Released", "/srv/ai-infra/vllm-model-cache")
+    assert stack.versions() == before, "whose files these are is for a person to say"
+
+    command = re.search(r"kubectl (patch pv .*?\]')", answer.output)
+    assert command, f"the one patch that clears it:\n{answer.output}"
+    stack.cluster.kubectl(*shlex.split(command[1]))
+    stack.up()
+    assert stack.get("pv", volume)["metadata"]["uid"] == uid, "the volume with the files"
+    assert stack.get("pvc", "vllm-model-0")["status"]["phase"] == "Bound", "a new claim on it"
+    stack.preview("--expect-no-changes")
+
+
+def test_a_cluster_that_cannot_be_reached_is_not_taken_for_an_empty_one(new_stack: NewStack) -> None:
+    stack = new_stack("unreachable")
+    stack.up()
+    before, resources = stack.versions(), len(stack.export()["resources"])
+    # The discard port: nothing listens there.
+    stack.variables["KUBECONFIG"] = str(_kubeconfig(stack.folder / "kubeconfig", "https://127.0.0.1:9"))
+    _refused(stack, "cluster.context", f"the cluster of context '{CONTEXT}' cannot be reached", "refused")
+    answer = stack.up(fails=True)
+    assert answer.changes == (), "nothing is deleted because nothing was found"
+    assert stack.versions() == before, "no object was touched"
+    assert len(stack.export()["resources"]) == resources, "the state still knows everything"
+
+    del stack.variables["KUBECONFIG"]
+    stack.preview("--expect-no-changes")
+
+
+def _kubeconfig(file: Path, server: str) -> Path:
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "gone", "cluster": {"server": server}}],
+        "users": [{"name": "gone", "user": {}}],
+        "contexts": [{"name": CONTEXT, "context": {"cluster": "gone", "user": "gone"}}],
+        "current-context": CONTEXT,
+    }
+    file.write_text(json.dumps(content))
+    return file
+
+
+def test_another_context_is_another_cluster(new_stack: NewStack) -> None:
+    stack = new_stack("context")
+    stack.write({"cluster.context": "production"})
+    _refused(stack, "cluster.context", "the stack expects 'production'", CONTEXT, "rename-context")
+    assert stack.name not in stack.cluster.kubectl("get", "namespaces", "-o", "name"), "nothing was made elsewhere"
+    stack.write()
+    stack.preview()

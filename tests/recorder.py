@@ -1,0 +1,117 @@
+"""Records what a program registers with a mocked engine: inputs, and the options of each registration.
+
+Mocks know nothing of options, and a secret anywhere in an input wraps the whole top-level input, so
+the recorder keeps the raw request beside the unwrapped inputs. Absence can be asserted only after
+every registration has come in: use `record`, which returns then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pulumi
+from google.protobuf import json_format
+from pulumi.runtime import mocks
+
+SECRET_MARK = "4dabf18193072939515e22adb298388d"
+
+
+@dataclass(frozen=True)
+class Registration:
+    """One registered resource; ``request`` is the raw RegisterResource request."""
+
+    type: str
+    name: str
+    inputs: dict[str, Any]
+    request: Any
+
+    @property
+    def raw_inputs(self) -> dict[str, Any]:
+        """The inputs as they go over the wire: secrets are marked at the exact nested value."""
+        return json_format.MessageToDict(self.request.object)
+
+
+@dataclass
+class Recording:
+    """Everything that a program registered."""
+
+    registrations: list[Registration] = field(default_factory=list)
+    component_outputs: dict[str, dict[str, Any]] = field(default_factory=dict)
+    exports: dict[str, Any] = field(default_factory=dict)
+
+    def one(self, type_: str, name: str | None = None) -> Registration:
+        """The only registration of a type (and logical name)."""
+        found = self.all(type_, name)
+        there = [(item.type, item.name) for item in self.registrations]
+        assert len(found) == 1, f"expected one {type_} {name or ''}, found {len(found)} among {there}"
+        return found[0]
+
+    def all(self, type_: str, name: str | None = None) -> list[Registration]:
+        """All registrations of a type (and logical name)."""
+        return [item for item in self.registrations if item.type == type_ and name in {None, item.name}]
+
+    def dependencies(self, registration: Registration) -> set[str]:
+        """Logical names (with types) of what the registration depends on."""
+        return {f"{urn.split('::')[2].split('$')[-1]}::{urn.split('::')[3]}" for urn in registration.request.dependencies}
+
+
+class _Mocks(mocks.Mocks):
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], None]:
+        return {}, None
+
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
+        state = dict(_unwrap(args.inputs))
+        if args.typ.startswith("kubernetes:"):
+            metadata = dict(state.get("metadata") or {})
+            # The provider names what has no name; without it a reference to the name silently vanishes.
+            metadata.setdefault("name", f"{args.name}-generated")
+            state["metadata"] = metadata
+        return f"{args.name}-id", state
+
+
+class _Monitor(mocks.MockMonitor):
+    def __init__(self, recording: Recording) -> None:
+        super().__init__(_Mocks())
+        self._recording = recording
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802 - the engine's name
+        response = super().RegisterResource(request)
+        if request.type != "pulumi:pulumi:Stack":
+            inputs = _unwrap(pulumi.runtime.rpc.deserialize_properties(request.object))
+            self._recording.registrations.append(Registration(request.type, request.name, inputs, request))
+        return response
+
+    def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802 - the engine's name
+        outputs = json_format.MessageToDict(request.outputs)
+        name = request.urn.split("::")[2].split("$")[-1]
+        assert name not in self._recording.component_outputs or name == "pulumi:pulumi:Stack", f"{name} twice"
+        self._recording.component_outputs[f"{name}::{request.urn.split('::')[3]}"] = outputs
+        return super().RegisterResourceOutputs(request)
+
+
+def _unwrap(value: Any) -> Any:
+    if isinstance(value, dict):
+        if SECRET_MARK in value:
+            return _unwrap(value["value"])
+        return {key: _unwrap(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_unwrap(inner) for inner in value]
+    return value
+
+
+def record(program: Callable[[], Any], *, config: dict[str, str] | None = None, secrets: list[str] | None = None) -> Recording:
+    """Run ``program`` with a mocked engine and return what it registered, once all of it came in."""
+    recording = Recording()
+    pulumi.runtime.settings.set_root_resource(None)
+    pulumi.runtime.set_all_config(config or {}, secrets or [])
+    pulumi.runtime.set_mocks(_Mocks(), project="vllm", stack="test", preview=False, monitor=_Monitor(recording))
+
+    @pulumi.runtime.test
+    def run() -> pulumi.Output[None]:
+        program()
+        return pulumi.Output.from_input(pulumi.runtime.get_root_resource().outputs).apply(recording.exports.update)
+
+    run()
+    return recording

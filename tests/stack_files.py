@@ -1,0 +1,41 @@
+"""Stack files for tests: a shipped one with changes."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from infra.config import StackConfig, stack_config
+from infra.config.stack_file import load_yaml, project_values
+
+STACKS = Path(__file__).parents[1] / "stacks"
+SHIPPED = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in STACKS.glob("Pulumi.*.yaml"))
+
+
+def values(stack: str = "lab-3060", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The sections of a shipped stack with ``changes``: dotted path → value; ``None`` removes the key."""
+    path = STACKS / f"Pulumi.{stack}.yaml"
+    result = copy.deepcopy(project_values(load_yaml(path), path))
+    for dotted, value in (changes or {}).items():
+        *parents, last = dotted.split(".")
+        place = result
+        for key in parents:
+            place = place.setdefault(key, {})
+        if value is None:
+            place.pop(last, None)
+        else:
+            place[last] = value
+    return json.loads(json.dumps(result))
+
+
+def config(stack: str = "lab-3060", changes: Mapping[str, Any] | None = None) -> StackConfig:
+    """The same, validated."""
+    return stack_config(values(stack, changes))
+
+
+def pulumi_config(stack: str = "lab-3060", changes: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """The same, as the engine hands it to a program."""
+    return {f"vllm:{key}": json.dumps(value) for key, value in values(stack, changes).items()}
