@@ -295,7 +295,10 @@ class ModelCache(pulumi.ComponentResource):
         return k8s.batch.v1.Job(
             f"{self._name}-seed",
             # A Job that failed is made again by the next `up` instead of staying in the way.
-            metadata=self._metadata(naming.seed_name(args.name, args.service, args.replica), annotations={"pulumi.com/replaceUnready": "true"}),
+            metadata=self._metadata(
+                naming.seed_name(args.name, args.service, args.replica),
+                annotations={"pulumi.com/replaceUnready": "true"},
+            ),
             spec=seed_job_spec(args),
             opts=pulumi.ResourceOptions(
                 parent=self,

@@ -26,9 +26,7 @@ def tolerations(pool: PoolSpec) -> list[k8s.core.v1.TolerationArgs]:
 
     A toleration of one value misses nodes that were tainted with another (NVIDIA/k8s-device-plugin#1934).
     """
-    return [
-        k8s.core.v1.TolerationArgs(key=taint.key, operator="Exists", effect=taint.effect) for taint in pool.taints
-    ]
+    return [k8s.core.v1.TolerationArgs(key=taint.key, operator="Exists", effect=taint.effect) for taint in pool.taints]
 
 
 def runtime_class(pool: PoolSpec, flavour: str) -> str | None:

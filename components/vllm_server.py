@@ -45,29 +45,14 @@ class VllmServerArgs:
     hooks: pulumi.ResourceHookBinding | None = None
 
 
-def probes(clocks: Clocks) -> dict[str, k8s.core.v1.ProbeArgs]:
-    """The three probes. Until the engine is up nothing listens, so only the startup probe may wait."""
-    check = k8s.core.v1.HTTPGetActionArgs(path=HEALTH, port="http")
-    return {
-        "startup_probe": k8s.core.v1.ProbeArgs(
-            http_get=check,
-            period_seconds=clocks.startup_period_seconds,
-            timeout_seconds=clocks.probe_timeout_seconds,
-            failure_threshold=clocks.startup_failure_threshold,
-        ),
-        "liveness_probe": k8s.core.v1.ProbeArgs(
-            http_get=check,
-            period_seconds=clocks.liveness_period_seconds,
-            timeout_seconds=clocks.probe_timeout_seconds,
-            failure_threshold=clocks.liveness_failure_threshold,
-        ),
-        "readiness_probe": k8s.core.v1.ProbeArgs(
-            http_get=check,
-            period_seconds=clocks.readiness_period_seconds,
-            timeout_seconds=clocks.probe_timeout_seconds,
-            failure_threshold=clocks.readiness_failure_threshold,
-        ),
-    }
+def probe(clocks: Clocks, period: int, failures: int) -> k8s.core.v1.ProbeArgs:
+    """Ask for health every ``period`` seconds; ``failures`` in a row count. No delay: that is a guess."""
+    return k8s.core.v1.ProbeArgs(
+        http_get=k8s.core.v1.HTTPGetActionArgs(path=HEALTH, port="http"),
+        period_seconds=period,
+        timeout_seconds=clocks.probe_timeout_seconds,
+        failure_threshold=failures,
+    )
 
 
 def environment(args: VllmServerArgs) -> list[k8s.core.v1.EnvVarArgs]:
@@ -124,6 +109,7 @@ def lifecycle(args: VllmServerArgs) -> k8s.core.v1.LifecycleArgs | None:
 
 def server_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
     """The engine. Its command is given whole: images of older releases ignore a positional model."""
+    clocks = args.clocks
     return k8s.core.v1.ContainerArgs(
         name="vllm",
         image=args.service.image.reference,
@@ -135,7 +121,10 @@ def server_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
         security_context=pod.container_security(),
         lifecycle=lifecycle(args),
         volume_mounts=volume_mounts(args),
-        **probes(args.clocks),
+        # Until the engine is up nothing listens, so only the startup probe may wait.
+        startup_probe=probe(clocks, clocks.startup_period_seconds, clocks.startup_failure_threshold),
+        liveness_probe=probe(clocks, clocks.liveness_period_seconds, clocks.liveness_failure_threshold),
+        readiness_probe=probe(clocks, clocks.readiness_period_seconds, clocks.readiness_failure_threshold),
     )
 
 

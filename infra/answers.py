@@ -68,7 +68,10 @@ def probe_answers(plan: ServicePlan) -> dict[str, Any]:
     """The clocks of the roll-out, seconds, from the inside out."""
     clocks = plan.clocks
     return {
-        "startup": {"periodSeconds": clocks.startup_period_seconds, "failureThreshold": clocks.startup_failure_threshold},
+        "startup": {
+            "periodSeconds": clocks.startup_period_seconds,
+            "failureThreshold": clocks.startup_failure_threshold,
+        },
         "liveness": {
             "periodSeconds": clocks.liveness_period_seconds,
             "failureThreshold": clocks.liveness_failure_threshold,

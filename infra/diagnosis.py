@@ -610,7 +610,7 @@ LOG = (
 
 LOOK = "see the events and the log"
 UNKNOWN = Cause("unknown", "", "the reason is not known", (), LOOK, LIFECYCLE)
-READY = Cause("ready", "", "nothing: the pod is ready", (), "none is needed", LIFECYCLE)
+READY = Cause("ready", "", "the pod is ready, nothing is wrong", (), "none is needed", LIFECYCLE)
 UNREAD = Cause("unread", "", "the cluster cannot be read", (), "see `vllm-infra check`", LIFECYCLE)
 NO_POD = Cause("no-pod", "", "there is no pod", (), LOOK, LIFECYCLE)
 REFUSED = Cause(
@@ -859,7 +859,7 @@ def render(diagnosis: Diagnosis) -> str:
     where = f"{facts.owner or facts.service}{f', pod {facts.pod}' if facts.pod else ''}"
     before = " before its restart" if facts.log_is_previous else ""
     lines = [
-        f"{facts.service} did not start ({where}): {diagnosis.happened}.",
+        f"{facts.service} ({where}): {diagnosis.happened}.",
         f"  evidence: {diagnosis.evidence}",
         *([f"  change:   {', '.join(diagnosis.fields)}"] if diagnosis.fields else []),
         f"  remedy:   {diagnosis.remedy}",
@@ -934,7 +934,7 @@ def read_facts(api_client: client.ApiClient, namespace: str, service_name: str) 
     The pod is that of the newest ReplicaSet of the first replica's Deployment. When that one is
     ready, or absent, it is the pod of the seed Job or the pre-pull that has not come to its end.
     """
-    return gather(lambda path: _get(api_client, path), namespace, service_name)
+    return gather(lambda path: get(api_client, path), namespace, service_name)
 
 
 def gather(ask: Ask, namespace: str, service: str) -> StartFacts:
@@ -1059,7 +1059,9 @@ def _events(items: Sequence[Manifest], concerned: set[str]) -> tuple[Event, ...]
         )
         for item in items
     ]
-    return tuple(sorted((event for event in events if event.of in concerned), key=lambda event: event.when))
+    return tuple(
+        sorted((event for event in events if event.of in concerned), key=lambda event: event.when.removesuffix("Z"))
+    )
 
 
 def _with_log(ask: Ask, core: str, facts: StartFacts, unread: list[str]) -> StartFacts:
@@ -1114,7 +1116,8 @@ def _owned(items: Sequence[Manifest], owner: Manifest | None) -> list[Manifest]:
     return [item for item in items if owner and _is_owned_by(item, owner)]
 
 
-def _get(api: client.ApiClient, path: str) -> str:
+def get(api: client.ApiClient, path: str) -> str:
+    """The body that the API server answers to a GET of ``path``. Raises Unread with its own words."""
     try:
         request = api.param_serialize("GET", path, auth_settings=["BearerToken"], header_params={"Accept": "*/*"})
         answer = api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
@@ -1122,5 +1125,13 @@ def _get(api: client.ApiClient, path: str) -> str:
     except (HTTPError, OSError, ApiException) as error:
         raise Unread(f"the cluster does not answer ({error})") from None
     if answer.status != HTTPStatus.OK:
-        raise Unread(f"HTTP {answer.status}")
+        raise Unread(f"HTTP {answer.status} {_message(body)}".strip())
     return body.decode(errors="replace")
+
+
+def _message(body: bytes) -> str:
+    """What the API server says about a refusal, in the Status that it answers with."""
+    try:
+        return str(json.loads(body)["message"])
+    except (ValueError, KeyError, TypeError):
+        return ""

@@ -37,7 +37,8 @@ class Environment:
 
     def _options(self, **options: object) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions.merge(
-            pulumi.ResourceOptions(provider=self._provider), pulumi.ResourceOptions(**options)  # type: ignore[arg-type]
+            pulumi.ResourceOptions(provider=self._provider),
+            pulumi.ResourceOptions(**options),  # type: ignore[arg-type]
         )
 
     def _create_namespace(self) -> k8s.core.v1.Namespace:

@@ -87,8 +87,12 @@ def connect(cluster: ClusterSpec) -> client.ApiClient:
         raise _error("context", f"{where} cannot be used: {error}", "set KUBECONFIG to the cluster's file") from None
     names = sorted(context["name"] for context in contexts)
     if cluster.context not in names:
-        message = f"the stack expects {cluster.context!r}, and {where} has {', '.join(names)} (current: {current['name']})"
-        remedy = f"get that cluster's kubeconfig, or `kubectl config rename-context {current['name']} {cluster.context}`"
+        message = (
+            f"the stack expects {cluster.context!r}, and {where} has {', '.join(names)} (current: {current['name']})"
+        )
+        remedy = (
+            f"get that cluster's kubeconfig, or `kubectl config rename-context {current['name']} {cluster.context}`"
+        )
         raise _error("context", message, f"{remedy} if it is the same cluster")
     return new_client_from_config(cluster.kubeconfig, context=cluster.context)
 
@@ -97,7 +101,9 @@ def _get(api: client.ApiClient, cluster: ClusterSpec, path: str) -> dict[str, An
     path = path.format(namespace=cluster.namespace)
     try:
         answer = api.call_api(
-            *api.param_serialize("GET", path, auth_settings=["BearerToken"], header_params={"Accept": "application/json"}),
+            *api.param_serialize(
+                "GET", path, auth_settings=["BearerToken"], header_params={"Accept": "application/json"}
+            ),
             _request_timeout=TIMEOUT_SECONDS,
         )
         body = answer.read()

@@ -33,8 +33,12 @@ def memory_table(plan: ServicePlan) -> Table:
     table = Table(title="GPU memory", title_justify="left", show_header=False, box=None, pad_edge=False)
     style = {"yes": "green", "within band": "yellow", "no": "bold red"}[memory.fits]
     table.add_row("fits", Text({"yes": "yes", "within band": "perhaps", "no": "no"}[memory.fits], style=style))
-    table.add_row("weights", f"{memory.weights_mib / 1024:.2f} GiB of a budget of {memory.requested_mib / 1024:.2f} GiB")
-    table.add_row("KV cache", f"{memory.kv_mib / 1024:.2f} ± {memory.band_mib / 1024:.2f} GiB, {memory.kv_tokens:,} tokens")
+    table.add_row(
+        "weights", f"{memory.weights_mib / 1024:.2f} GiB of a budget of {memory.requested_mib / 1024:.2f} GiB"
+    )
+    table.add_row(
+        "KV cache", f"{memory.kv_mib / 1024:.2f} ± {memory.band_mib / 1024:.2f} GiB, {memory.kv_tokens:,} tokens"
+    )
     table.add_row("context", f"{memory.max_model_len:,} tokens asked, {memory.largest_context:,} would fit")
     table.add_row(
         "at once",

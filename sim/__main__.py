@@ -92,7 +92,10 @@ def status(name: Name = "demo") -> None:
 def env(name: Name = "demo") -> None:
     """Print the variables for Pulumi and kubectl: eval "$(python -m sim env)"."""
     with _one_message_per_failure():
-        for key, value in _cluster(name).environment().items():
+        variables = _cluster(name).environment()
+        # A shell outlives the cluster, and most programs fail when their TMPDIR is gone.
+        del variables["TMPDIR"]
+        for key, value in variables.items():
             print(f"export {key}={shlex.quote(value)}")
 
 

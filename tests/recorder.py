@@ -54,11 +54,13 @@ class Recording:
 
     def dependencies(self, registration: Registration) -> set[str]:
         """Logical names (with types) of what the registration depends on."""
-        return {f"{urn.split('::')[2].split('$')[-1]}::{urn.split('::')[3]}" for urn in registration.request.dependencies}
+        return {
+            f"{urn.split('::')[2].split('$')[-1]}::{urn.split('::')[3]}" for urn in registration.request.dependencies
+        }
 
 
 class _Mocks(mocks.Mocks):
-    def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], None]:
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], None]:  # noqa: ARG002 - nothing is called
         return {}, None
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
@@ -85,10 +87,16 @@ class _Monitor(mocks.MockMonitor):
 
     def RegisterResourceOutputs(self, request: Any) -> Any:  # noqa: N802 - the engine's name
         outputs = json_format.MessageToDict(request.outputs)
-        name = request.urn.split("::")[2].split("$")[-1]
-        assert name not in self._recording.component_outputs or name == "pulumi:pulumi:Stack", f"{name} twice"
-        self._recording.component_outputs[f"{name}::{request.urn.split('::')[3]}"] = outputs
+        name = _short(request.urn)
+        assert name not in self._recording.component_outputs, f"{name} registers its outputs twice"
+        self._recording.component_outputs[name] = outputs
         return super().RegisterResourceOutputs(request)
+
+
+def _short(urn: str) -> str:
+    """``type::name`` of a URN, without the types of its parents."""
+    _, _, types, name = urn.removeprefix("urn:pulumi:").split("::", maxsplit=3)
+    return f"{types.split('$')[-1]}::{name}"
 
 
 def _unwrap(value: Any) -> Any:
@@ -101,7 +109,9 @@ def _unwrap(value: Any) -> Any:
     return value
 
 
-def record(program: Callable[[], Any], *, config: dict[str, str] | None = None, secrets: list[str] | None = None) -> Recording:
+def record(
+    program: Callable[[], Any], *, config: dict[str, str] | None = None, secrets: list[str] | None = None
+) -> Recording:
     """Run ``program`` with a mocked engine and return what it registered, once all of it came in."""
     recording = Recording()
     pulumi.runtime.settings.set_root_resource(None)

@@ -85,7 +85,9 @@ def check(stack: StackName) -> None:
 
 
 @app.command()
-def diagnose(stack: StackName, service: Annotated[str | None, typer.Option(help="One service; else all.")] = None) -> None:
+def diagnose(
+    stack: StackName, service: Annotated[str | None, typer.Option(help="One service; else all.")] = None
+) -> None:
     """Say why a start failed: reason, the field to change, the last events and log lines."""
     from infra.diagnosis import diagnose as explain  # noqa: PLC0415 - the client takes a second to load
     from infra.diagnosis import read_facts, render  # noqa: PLC0415

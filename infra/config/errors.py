@@ -46,24 +46,23 @@ def _finding(fault: Any, model: type[BaseModel]) -> Finding:
 
 
 def _value_fault(fault: Any, found: object) -> tuple[str, str]:
-    if isinstance(found, str):
-        unit = _MISTAKEN_UNIT.match(found)
-        if unit:
-            return f"{unit[2]}B is no unit of Kubernetes", f"write {unit[1]}{unit[2]}i (powers of 1024)"
-        if _DECIMAL_COMMA.match(found):
-            return "a number is written with a point", f"write {found.replace(',', '.')}"
+    """What is wrong with a value, and what to write."""
+    unit = _MISTAKEN_UNIT.match(found) if isinstance(found, str) else None
+    if unit:
+        return f"{unit[2]}B is no unit of Kubernetes", f"write {unit[1]}{unit[2]}i (powers of 1024)"
+    if isinstance(found, str) and _DECIMAL_COMMA.match(found):
+        return "a number is written with a point", f"write {found.replace(',', '.')}"
+    context = fault.get("ctx", {})
+    known = {
+        "union_tag_invalid": ("unknown kind", f"one of {context.get('expected_tags')}"),
+        "union_tag_not_found": ("has no `kind`", "add `kind`; the kinds are in the field's description"),
+        "literal_error": ("is not among the allowed values", f"one of {context.get('expected')}"),
+        "string_type": ("a text is expected", f'put it in quotes: "{found}"'),
+        "string_pattern_mismatch": ("does not have the expected form", f"it must match {context.get('pattern')}"),
+    }
     message = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "union_tag_invalid":
-        return "unknown kind", f"one of {fault['ctx']['expected_tags']}"
-    if fault["type"] == "union_tag_not_found":
-        return "has no `kind`", "add `kind`: hostPath, storageClass, ownStorageClass or existingClaim"
-    if fault["type"] == "literal_error":
-        return "is not among the allowed values", f"one of {fault['ctx']['expected']}"
-    if fault["type"] == "string_type" and isinstance(found, int | float):
-        return "a text is expected", f'put it in quotes: "{found}"'
-    if fault["type"] == "string_pattern_mismatch":
-        return "does not have the expected form", f"it must match {fault['ctx']['pattern']}"
-    return message[:1].lower() + message[1:], "see the field's description in stacks/schema.json"
+    fallback = (message[:1].lower() + message[1:], "see the field's description in stacks/schema.json")
+    return known.get(fault["type"], fallback)
 
 
 def _shown(found: object) -> str:

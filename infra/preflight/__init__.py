@@ -23,9 +23,7 @@ SERVICE_RULES = (
 )
 
 
-def check_plan(
-    config: StackConfig, secrets: frozenset[str], plans: Mapping[str, ServicePlan]
-) -> tuple[Finding, ...]:
+def check_plan(config: StackConfig, secrets: frozenset[str], plans: Mapping[str, ServicePlan]) -> tuple[Finding, ...]:
     """What the stack file alone tells, without a cluster. ``secrets``: the keys of those that are set."""
     stack = StackSubject(config, secrets, plans)
     found = [finding for rule in STACK_RULES for finding in rule.findings(stack, "vllm:")]

@@ -99,7 +99,7 @@ def image_is_there_before(subject: ServiceSubject) -> Iterator[Said]:
         yield Said(
             "warn",
             "pool",
-            f"{subject.plan.service.pool!r} has prePull.await false: a server may be stopped before its image is there",
+            f"{subject.plan.service.pool!r} has prePull.await false: a server may stop before the new image is there",
             "set it true once every node of the pool is Ready",
         )
 

@@ -91,7 +91,7 @@ def static_volume_can_bind(subject: LiveSubject) -> Iterator[Said]:
 def _volume_faults(path: str, name: str, volume: dict[str, Any], cache: HostPathCache, claim: str) -> Iterator[Said]:
     spec = volume["spec"]
     if volume.get("status", {}).get("phase") == "Released":
-        clear = """kubectl patch pv {} --type json -p '[{{"op":"remove","path":"/spec/claimRef/uid"}}]'""".format(name)
+        clear = f"""kubectl patch pv {name} --type json -p '[{{"op":"remove","path":"/spec/claimRef/uid"}}]'"""
         yield Said(
             "error",
             path,
@@ -103,7 +103,7 @@ def _volume_faults(path: str, name: str, volume: dict[str, Any], cache: HostPath
         yield Said(
             "error",
             f"{path}.path",
-            f"found {cache.path}, and PersistentVolume {name!r} is the folder {folder}: a volume's source cannot change",
+            f"found {cache.path}, and PersistentVolume {name!r} is the folder {folder}: that cannot change",
             f"{folder}, or another claimName for a second cache",
         )
     bound = spec.get("claimRef") or {}
@@ -136,8 +136,12 @@ def _claim_faults(
     wanted_class = _class_name(subject.config.cluster.namespace, key, service)
     live_class = live.get("storageClassName") or ""
     if live_class != wanted_class:
-        message = f"claim {name!r} is of class {live_class!r}, the stack wants {wanted_class!r}: a claim keeps its class"
-        yield Said("error", f"{path}.kind" if "" in {live_class, wanted_class} else f"{path}.storageClass", message, another)
+        message = (
+            f"claim {name!r} is of class {live_class!r}, the stack wants {wanted_class!r}: a claim keeps its class"
+        )
+        yield Said(
+            "error", f"{path}.kind" if "" in {live_class, wanted_class} else f"{path}.storageClass", message, another
+        )
         return
     mode = "ReadWriteOnce" if isinstance(cache, HostPathCache) else cache.access_mode
     if live["accessModes"] != [mode]:
@@ -158,7 +162,9 @@ def _size_faults(subject: LiveSubject, path: str, name: str, size: str, live: di
             remedy = f"{held}: the number is no quota, a folder holds as much as its disk has"
             yield Said("error", f"{path}.size", message, remedy)
         elif not (subject.live.get("StorageClass", class_name) or {}).get("allowVolumeExpansion"):
-            message = f"claim {name!r} has {held}, the stack wants {size}, and its class {class_name!r} allows no growing"
+            message = (
+                f"claim {name!r} has {held}, the stack wants {size}, and its class {class_name!r} allows no growing"
+            )
             yield Said("error", f"{path}.size", message, f"{held}, or allowVolumeExpansion: true on the class first")
 
 

@@ -55,16 +55,16 @@ def service_name_poisons_nobody(subject: ServiceSubject) -> Iterator[Said]:
 @rule("NAM-1", "https://kubernetes.io/docs/concepts/services-networking/service/")
 def names_are_unique(subject: StackSubject) -> Iterator[Said]:
     """Two services cannot share the name of a Service or of a claim."""
-    for what, name_of in (
-        ("exposure.serviceName", lambda key, service: naming.service_name(key, service)),
-        ("cache.claimName", lambda key, service: naming.claim_name(key, service, 0)),
-    ):
+    names = {
+        "exposure.serviceName": {key: naming.service_name(key, it) for key, it in subject.config.services.items()},
+        "cache.claimName": {key: naming.claim_name(key, it, 0) for key, it in subject.config.services.items()},
+    }
+    for field, by_service in names.items():
         seen: dict[str, str] = {}
-        for key, service in subject.config.services.items():
-            name = name_of(key, service)
+        for key, name in by_service.items():
             if name in seen:
                 message = f"{name!r} is also the one of services.{seen[name]}"
-                yield Said("error", f"services.{key}.{what}", message, "another name")
+                yield Said("error", f"services.{key}.{field}", message, "another name")
             seen[name] = key
 
 

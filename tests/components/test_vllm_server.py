@@ -180,9 +180,7 @@ def test_it_may_do_no_more_than_it_must() -> None:
         assert security["capabilities"] == {"drop": ["ALL"]}, container["name"]
 
 
-@pytest.mark.parametrize(
-    ("flavour", "runtime_class"), [("kubeadm", None), ("k3s", "nvidia"), ("microk8s", "nvidia")]
-)
+@pytest.mark.parametrize(("flavour", "runtime_class"), [("kubeadm", None), ("k3s", "nvidia"), ("microk8s", "nvidia")])
 def test_the_gpu_is_visible_on_every_flavour(flavour: str, runtime_class: str | None) -> None:
     assert pod(flavour=flavour).get("runtimeClassName") == runtime_class, "k3s has `nvidia` as a class of its own"
 

@@ -72,9 +72,7 @@ def new_stack(cluster: Cluster, tmp_path: Path) -> Iterator[NewStack]:
 
 
 @pytest.fixture(scope="module")
-def shared_stack(
-    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str
-) -> Iterator[NewStack]:
+def shared_stack(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[NewStack]:
     """The same for all tests of a module, which must leave the stack as it is."""
     with _stacks(cluster, tmp_path_factory.mktemp("stacks"), f"-{worker_id}") as new:
         yield new

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -218,14 +218,14 @@ class Stack:
         """One object; it must be there."""
         return dict(json.loads(self.cluster.kubectl("get", kind, name, "-n", self.name, "-o", "json")))
 
-    def list(self, kind: str, selector: str = "") -> list[Object]:
+    def find(self, kind: str, selector: str = "") -> list[Object]:
         """The objects of a kind in our namespace; of a kind without namespaces, all of them."""
         answer = self.cluster.kubectl("get", kind, "-n", self.name, f"--selector={selector}", "-o", "json")
         return list(json.loads(answer)["items"])
 
     def server_pod(self) -> Object:
         """The one pod of the server."""
-        pods = self.list("pod", "app.kubernetes.io/component=server")
+        pods = self.find("pod", "app.kubernetes.io/component=server")
         assert len(pods) == 1, f"one replica, one pod: {[pod['metadata']['name'] for pod in pods]}"
         return pods[0]
 
@@ -236,13 +236,21 @@ class Stack:
 
     def secrets(self, key: str) -> list[Object]:
         """The Secrets that hold ``key``."""
-        return [secret for secret in self.list("secret") if key in secret.get("data", {})]
+        return [secret for secret in self.find("secret") if key in secret.get("data", {})]
 
     def kept(self) -> dict[str, str]:
-        """The UIDs of what outlives the stack: namespace, volume, claim."""
-        volumes = [one for one in self.list("pv") if _claim_namespace(one) == self.name]
-        found = [self.get("namespace", self.name), *volumes, *self.list("pvc")]
-        return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["uid"] for one in found}
+        """The UIDs of what outlives the stack, as far as it is there: namespace, volume, claim."""
+        items = json.loads(self.cluster.kubectl("get", ",".join(KEPT), "-A", "-o", "json"))["items"]
+        return {
+            f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["uid"] for one in items if self._is_ours(one)
+        }
+
+    def _is_ours(self, thing: Object) -> bool:
+        if thing["kind"] == "Namespace":
+            return bool(thing["metadata"]["name"] == self.name)
+        if thing["kind"] == "PersistentVolume":
+            return _claim_namespace(thing) == self.name
+        return bool(thing["metadata"]["namespace"] == self.name)
 
     def versions(self) -> dict[str, str]:
         """Kind/name → resourceVersion of everything that is ours or could be, in the namespace and outside."""
@@ -265,7 +273,17 @@ class Stack:
         """Watch pods; the function that is handed out returns (ADDED or DELETED, pod) so far, in order."""
         log = self.next_log("watch")
         form = 'jsonpath={.type} {.object.metadata.name}{"\\n"}'
-        command = ["kubectl", "get", "pods", "-n", self.name, "--selector", selector, "--watch", "--output-watch-events"]
+        command = [
+            "kubectl",
+            "get",
+            "pods",
+            "-n",
+            self.name,
+            "--selector",
+            selector,
+            "--watch",
+            "--output-watch-events",
+        ]
         with log.open("w") as output:
             process = subprocess.Popen([*command, "-o", form], env=self.environment(), stdout=output)
 
@@ -300,7 +318,7 @@ class Stack:
     def clear(self) -> None:
         """Remove from the cluster whatever is left of the stack."""
         self.end_orphans()
-        for volume in self.list("pv"):
+        for volume in self.find("pv"):
             if _claim_namespace(volume) == self.name:
                 self.cluster.kubectl("delete", "pv", volume["metadata"]["name"], "--wait=false")
         for thing in (f"namespace/{self.name}", f"node/{self.node}"):
@@ -308,7 +326,8 @@ class Stack:
 
 
 def _claim_namespace(volume: Object) -> str | None:
-    return volume["spec"].get("claimRef", {}).get("namespace")
+    namespace: str | None = volume["spec"].get("claimRef", {}).get("namespace")
+    return namespace
 
 
 def gpu_node(name: str, stack: str) -> Object:
@@ -338,11 +357,8 @@ def read_events(log: Path) -> Iterator[Event]:
 
 def members(session: int) -> list[int]:
     """The processes of a session, its leader aside."""
-    found = []
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit() and int(folder.name) != session and _session(folder) == session:
-            found.append(int(folder.name))
-    return found
+    folders = [folder for folder in Path("/proc").iterdir() if folder.name.isdigit() and int(folder.name) != session]
+    return [int(folder.name) for folder in folders if _session(folder) == session]
 
 
 def _session(folder: Path) -> int | None:
@@ -356,10 +372,8 @@ def _session(folder: Path) -> int | None:
 def end(processes: list[int]) -> None:
     """Send SIGKILL to processes that may have ended by themselves."""
     while processes:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(processes.pop(), signal.SIGKILL)
-        except ProcessLookupError:
-            continue
 
 
 def until(condition: Callable[[], object], reason: str) -> None:

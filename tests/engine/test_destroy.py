@@ -33,10 +33,10 @@ def test_a_claim_outlives_its_stack(new_stack: NewStack, cache: dict[str, str]) 
     for name in ours:
         assert any(name in line and "[retain]" in line for line in lines), f"`destroy` says that {name}stays"
     assert not any("[retain]" in line for line in lines if "Deployment" in line), "and says it of nothing else"
-    until(lambda: not stack.list("pod"), "the pods go")
+    until(lambda: not stack.find("pod"), "the pods go")
     assert stack.kept() == kept, "the same objects"
     assert stack.export().get("resources", []) == [], "the stack is empty"
-    left = [kind for kind in ("deployment", "daemonset", "job", "service", "networkpolicy") if stack.list(kind)]
+    left = [kind for kind in ("deployment", "daemonset", "job", "service", "networkpolicy") if stack.find(kind)]
     assert left == [], "everything else is gone"
 
     stack.up()
@@ -55,7 +55,7 @@ def test_a_service_with_another_key_keeps_its_claim(new_stack: NewStack) -> None
     answer = stack.up()
 
     assert stack.kept() == kept, "cache.claimName decides which claim it is, not the key"
-    assert [one["metadata"]["name"] for one in stack.list("deployment")] == ["chat-0"], "the server has the new name"
+    assert [one["metadata"]["name"] for one in stack.find("deployment")] == ["chat-0"], "the server has the new name"
     touched = {event.operation for event in answer.changes if event.type.split(":")[-1] in KEPT}
     assert touched <= {"update"}, "nothing that holds data is created or deleted on the way"
     stack.preview("--expect-no-changes")

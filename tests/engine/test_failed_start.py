@@ -34,10 +34,10 @@ def test_a_start_that_exceeds_its_budget_is_explained_and_can_be_mended(new_stac
     for event in ("Scheduled", "Started"):
         assert event in answer.output, f"the last events:\n{answer.output}"
     assert "overrides.startupSeconds" in answer.output, f"which field mends it:\n{answer.output}"
-    assert not stack.list("service"), "no address leads to a server that is not there"
+    assert not stack.find("service"), "no address leads to a server that is not there"
 
     stack.write({**BUDGET, "services.qwen.image.tag": "v0.33.0"})
     stack.up()
     assert stack.server_pod()["metadata"]["name"] != pod, "the fixed stack file is a new roll-out"
-    assert stack.list("service"), "and now there is an address"
+    assert stack.find("service"), "and now there is an address"
     stack.preview("--expect-no-changes")

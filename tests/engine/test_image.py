@@ -31,9 +31,9 @@ def test_a_new_image_is_on_the_node_before_the_server_is_replaced(new_stack: New
     seeded, server = answer.position("end", "Job", last=True), answer.position("start", "Deployment")
     assert pulled < seeding, "the seed Job runs in the new image, which must be on the node"
     assert max(pulled, seeded) < server, "whatever is missing when the old server stops is downtime"
-    revision = max(one["metadata"]["creationTimestamp"] for one in stack.list("controllerrevision"))
-    job = stack.list("job")[0]["metadata"]["creationTimestamp"]
-    replica_set = max(one["metadata"]["creationTimestamp"] for one in stack.list("replicaset"))
+    revision = max(one["metadata"]["creationTimestamp"] for one in stack.find("controllerrevision"))
+    job = stack.find("job")[0]["metadata"]["creationTimestamp"]
+    replica_set = max(one["metadata"]["creationTimestamp"] for one in stack.find("replicaset"))
     assert revision <= job <= replica_set, "the cluster's own times say the same"
 
     assert pods == [("ADDED", old), ("DELETED", old), ("ADDED", new)], "Recreate: both pods would need the same card"

@@ -43,25 +43,17 @@ def _recover(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def _claims(stack: Stack) -> dict[str, str]:
-    answer = stack.cluster.kubectl("get", "pvc,pv", "-A", "-o", "json")
-    import json  # noqa: PLC0415
-
-    found = [one for one in json.loads(answer)["items"] if stack.name in str(one["metadata"])]
-    return {one["kind"]: one["metadata"]["uid"] for one in found}
-
-
 def _is_whole(stack: Stack, before: dict[str, str]) -> None:
     """No pending operation, an empty preview, one object of each role, and what was there is still there."""
     assert not stack.export().get("pending_operations"), "the engine would stop the next `up` for each of them"
     stack.preview("--expect-no-changes")
     for kind, count in ROLES.items():
-        names = [one["metadata"]["name"] for one in stack.list(kind, f"pulumi-vllm/stack={stack.name}")]
+        names = [one["metadata"]["name"] for one in stack.find(kind, f"pulumi-vllm/stack={stack.name}")]
         assert len(names) == count, f"{kind}: found {names}"
     for entry in ("key", "token"):
         assert len(stack.secrets(entry)) == 1, f"one Secret with {entry!r}: an autonamed one is easily left behind"
-    now = _claims(stack)
-    assert {kind: now[kind] for kind in before} == before, "the claim and volume that were there"
+    now = stack.kept()
+    assert {name: now.get(name) for name in before} == before, "namespace, claim and volume that were there"
     stack.server_pod()
 
 
@@ -72,7 +64,7 @@ def test_a_killed_first_up_is_finished(new_stack: NewStack, monkeypatch: pytest.
     stack.set_secret("hfToken", "hf_one")
     code = stack.killed_up(step, plugins_too=step % 2 == 0)
     assert code == -signal.SIGKILL, "it ended before the signal: there is nothing to recover from"
-    before = _claims(stack)
+    before = stack.kept()
     _recover(stack, monkeypatch)
     stack.up()
     _is_whole(stack, before)
@@ -85,7 +77,7 @@ def test_a_killed_change_is_finished(new_stack: NewStack, monkeypatch: pytest.Mo
     stack.set_secret("apiKey", "sk-one")
     stack.set_secret("hfToken", "hf_one")
     stack.up()
-    before = _claims(stack)
+    before = stack.kept()
     stack.write({"services.qwen.image.tag": "v0.33.0"})
     stack.set_secret("apiKey", "sk-two")
     stack.set_secret("hfToken", "hf_two")

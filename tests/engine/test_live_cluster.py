@@ -104,7 +104,7 @@ def test_a_foreign_object_is_taken_over_only_when_the_stack_says_so(
     stack.wait("serviceaccount/default", "create")
     before = stack.versions()
     stack.write({"cluster.adopt": [namespace], "services.qwen.cache": CACHE})
-    _refused(stack, field, f"{kind.replace('/', " '")}' exists already", f"cluster.adopt: [{kind}]")
+    _refused(stack, field, " '".join(kind.split("/")) + "' exists already", f"cluster.adopt: [{kind}]")
     assert stack.versions() == before, "a refusal touches nothing"
 
     stack.write({"cluster.adopt": [namespace, kind], "services.qwen.cache": CACHE})
@@ -122,7 +122,13 @@ def test_a_foreign_deployment_is_never_taken_over(new_stack: NewStack) -> None:
     stack.write({"cluster.adopt": [f"Namespace/{stack.name}"]})
     _refused(stack, "services.qwen", "Deployment 'qwen-0' exists already", "choose another name")
     assert stack.versions() == before, "a refusal touches nothing"
-    stack.write({"cluster.adopt": [f"Namespace/{stack.name}"], "services.chat": stack.sections()["services"]["qwen"], "services.qwen": None})
+    stack.write(
+        {
+            "cluster.adopt": [f"Namespace/{stack.name}"],
+            "services.chat": stack.sections()["services"]["qwen"],
+            "services.qwen": None,
+        }
+    )
     stack.preview()
 
 

@@ -23,9 +23,7 @@ SECRETS = (API_KEY, OTHER_API_KEY, HF_TOKEN, OTHER_HF_TOKEN)
     ("key", "entry", "value", "other"),
     [("apiKey", "key", API_KEY, OTHER_API_KEY), ("hfToken", "token", HF_TOKEN, OTHER_HF_TOKEN)],
 )
-def test_only_a_changed_secret_rolls_the_pod(
-    new_stack: NewStack, key: str, entry: str, value: str, other: str
-) -> None:
+def test_only_a_changed_secret_rolls_the_pod(new_stack: NewStack, key: str, entry: str, value: str, other: str) -> None:
     stack = new_stack(f"secret-{entry}")
     # A server that may ask the hub is one that gets the token.
     stack.write({"services.qwen.offline": False})
@@ -63,7 +61,10 @@ def life(shared_stack: NewStack) -> tuple[Stack, Path]:
     """A stack's whole life with secrets, and the home folder that it had."""
     stack = shared_stack("life")
     home = stack.folder / "home"
-    for name, text in ((".kube/config", "current-context: precious\n"), (".pulumi/credentials.json", '{"current": ""}')):
+    for name, text in (
+        (".kube/config", "current-context: precious\n"),
+        (".pulumi/credentials.json", '{"current": ""}'),
+    ):
         (home / name).parent.mkdir(parents=True)
         (home / name).write_text(text)
     stack.variables["HOME"] = str(home)
@@ -104,7 +105,7 @@ def test_no_secret_is_in_a_manifest(life: tuple[Stack, Path]) -> None:
 def test_the_home_is_left_as_it_is(life: tuple[Stack, Path]) -> None:
     stack, home = life
     stack.destroy()
-    until(lambda: not stack.list("pod"), "the pods go")
+    until(lambda: not stack.find("pod"), "the pods go")
     files = {str(file.relative_to(home)): file.read_text() for file in home.rglob("*") if file.is_file()}
     assert files == {
         ".kube/config": "current-context: precious\n",

@@ -19,7 +19,7 @@ def stack(shared_stack: NewStack) -> Stack:
 
 def test_everything_is_there(stack: Stack) -> None:
     for kind, count in ROLES.items():
-        names = [one["metadata"]["name"] for one in stack.list(kind, f"pulumi-vllm/stack={stack.name}")]
+        names = [one["metadata"]["name"] for one in stack.find(kind, f"pulumi-vllm/stack={stack.name}")]
         assert len(names) == count, f"{kind}: found {names}"
     assert stack.get("namespace", stack.name)["metadata"]["labels"]["pulumi-vllm/stack"] == stack.name, (
         "the next preview knows the namespace by this label"
@@ -43,7 +43,7 @@ def test_the_claim_is_bound_to_the_static_volume(stack: Stack) -> None:
 
 
 def test_the_address_leads_to_the_server(stack: Stack) -> None:
-    slices = stack.list("endpointslice", "kubernetes.io/service-name=vllm-service")
+    slices = stack.find("endpointslice", "kubernetes.io/service-name=vllm-service")
     addresses = [address for one in slices for end in one["endpoints"] for address in end["addresses"]]
     assert addresses == [stack.server_pod()["status"]["podIP"]], "the Service selects the server and nothing else"
 

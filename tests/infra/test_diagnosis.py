@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from kubernetes import client
 
+from infra import diagnosis
 from infra.diagnosis import (
     LOG,
     MOUNT,
@@ -706,9 +710,7 @@ def test_a_cluster_that_cannot_be_read_is_said_so() -> None:
 def test_reason_events_and_log_are_shown_and_no_more_than_the_last() -> None:
     events = tuple(Event("Pod/chat-0-5b5d", "Pulled", f"event {number};") for number in range(15))
     text = render(diagnose(died(*(f"line {number};" for number in range(30)), code=3, events=events)))
-    assert text.startswith("chat did not start (Deployment/chat-0, pod chat-0-5b5d): the reason is not known."), (
-        "reason first"
-    )
+    assert text.startswith("chat (Deployment/chat-0, pod chat-0-5b5d): the reason is not known."), "reason first"
     assert ("event 5;" in text, "event 4;" in text) == (True, False), "the last 10 events"
     assert ("line 10;" in text, "line 9;" in text) == (True, False), "the last 20 lines"
     assert "last log lines of vllm before its restart" in text, "whose log it is"
@@ -878,8 +880,8 @@ def test_events_of_owners_pod_and_claim_are_kept_in_order() -> None:
         replicasets=[replica_set("one", 1)],
         pods=[pod("one-a", ("ReplicaSet", "one"), status=RUNNING, spec={"volumes": volumes})],
         events=[
-            event("Pod", "one-a", "3", count=6),
-            event("PersistentVolumeClaim", "chat-cache-0", "1"),
+            event("Pod", "one-a", "3.5Z", count=6),
+            event("PersistentVolumeClaim", "chat-cache-0", "3Z"),
             event("Deployment", "chat-0", "0"),
             event("Pod", "other", "2"),
             event("ReplicaSet", "one", "", eventTime="2", lastTimestamp=None, series={"count": 4}),
@@ -888,11 +890,11 @@ def test_events_of_owners_pod_and_claim_are_kept_in_order() -> None:
     found = gather(cluster, "ai-infra", "chat").events
     assert [one.of for one in found] == [
         "Deployment/chat-0",
-        "PersistentVolumeClaim/chat-cache-0",
         "ReplicaSet/one",
+        "PersistentVolumeClaim/chat-cache-0",
         "Pod/one-a",
     ], "only what belongs to this start, oldest first"
-    assert [one.count for one in found] == [1, 1, 4, 6], "both ways of counting are read"
+    assert [one.count for one in found] == [1, 4, 1, 6], "both ways of counting are read"
 
 
 def test_before_there_is_a_server_the_seed_that_failed_is_read() -> None:
@@ -954,3 +956,39 @@ def test_a_start_is_read_and_understood_as_a_whole() -> None:
         ],
     )
     assert diagnose(gather(cluster, "ai-infra", "chat")).id == "startup-probe", "from status, event and previous log"
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, "a line", "a line"),
+        (
+            400,
+            '{"kind": "Status", "message": "container is waiting to start"}',
+            "HTTP 400 container is waiting to start",
+        ),
+        (500, "<html>", "HTTP 500"),
+    ],
+)
+def test_the_answer_of_the_api_server_is_passed_on(status: int, body: str, said: str) -> None:
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: Any) -> None:
+            """Keep the test's output clean."""
+
+    lists = {"deployments": [manifest("chat-0")], "replicasets": [replica_set("one", 1)]}
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answer) as server:
+        Thread(target=server.serve_forever).start()
+        with client.ApiClient(client.Configuration(host=f"http://127.0.0.1:{server.server_port}")) as api:
+            cluster = Cluster("", **lists, pods=[pod("one-a", ("ReplicaSet", "one"), status=RUNNING)])
+            found = gather(
+                lambda path: diagnosis.get(api, path) if "/log?" in path else cluster(path), "ai-infra", "chat"
+            )
+        server.shutdown()
+    assert said in (*found.log, *(line.removeprefix("log of vllm: ") for line in found.unread)), (
+        "its own words, or the log"
+    )

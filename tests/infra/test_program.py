@@ -1,4 +1,4 @@
-"""The whole program, stack by stack, with a mocked engine: what it registers, in which order, and how strictly valid."""
+"""The whole program with a mocked engine, stack by stack: what it registers, in which order, how strictly valid."""
 
 from __future__ import annotations
 

@@ -108,6 +108,7 @@ def test_the_environment_is_printed_for_a_shell(state: Path, monkeypatch: pytest
     assert lines["KUBECONFIG"] == str(folder / "kubeconfig"), "never the user's"
     assert lines["PULUMI_HOME"] == str(folder / "pulumi"), "the user's login is not touched"
     assert lines["PULUMI_BACKEND_URL"] == f"file://{folder}/backend", "nothing leaves this machine"
+    assert "TMPDIR" not in lines, "the shell outlives the cluster, whose folder for it is then gone"
     path = lines["PATH"].split(os.pathsep)
     assert path[0] == str(Path(sys.executable).parent), "the language host takes python from the first folder"
     assert path[-2:] == ["/opt/some folder/bin", "/usr/bin"], "what was on PATH stays, after ours"
