@@ -9,7 +9,7 @@ from infra.config.program import load
 from infra.environment import Environment
 from infra.live import LiveError, look
 from infra.preflight import check_live, check_plan
-from infra.report import announce
+from infra.report import announce, repeat_on
 from planner.plan import plan_services
 
 
@@ -26,7 +26,9 @@ def main() -> None:
     except LiveError as error:
         return announce([*findings, error.finding], plans)
     announce(findings, plans)
-    pulumi.export("services", Environment(stack, config, secrets, plans).outputs)
+    environment = Environment(stack, config, secrets, plans)
+    repeat_on(environment.servers, findings)
+    pulumi.export("services", environment.outputs)
     return None
 
 

@@ -880,13 +880,9 @@ _SECRETS = (
     (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "hf_***"),
     (re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)?\s*)[^\s'\",]+"), r"\1***"),
     (re.compile(r"(?i)(\bbearer\s+)[A-Za-z0-9._~+/=-]{6,}"), r"\1***"),
+    (re.compile(r"(--api-key[\s=]+)[^\s'\"]+"), r"\1***"),
     # Releases up to 0.19.1 print the key among `non-default args`.
-    (
-        re.compile(
-            r"(?i)(['\"]?\b(?:vllm_)?api[_-]key\b['\"]?\s*[:=\s]\s*)(?:\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,})]+)"
-        ),
-        r"\1***",
-    ),
+    (re.compile(r"(?i)(api_key['\"]?\s*[:=]\s*)(?:\[[^\]]*\]|'[^']*'|\"[^\"]*\"|[^\s,})]+)"), r"\1***"),
     (re.compile(r"(?i)(\bHF_TOKEN\s*[:=]\s*)\S+"), r"\1***"),
     (re.compile(r"(?<=//)[^/\s:@]+:[^/\s@]+@"), "***@"),
     # The query of a signed URL is a credential.

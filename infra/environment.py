@@ -23,7 +23,7 @@ REPLICA = 0
 
 
 class Environment:
-    """The components of a stack. ``outputs`` is what the stack exports."""
+    """The components of a stack. ``outputs`` is what the stack exports, ``servers`` the server of each service."""
 
     def __init__(
         self, stack: str, config: StackConfig, secrets: StackSecrets, plans: Mapping[str, ServicePlan]
@@ -33,6 +33,7 @@ class Environment:
         self._namespace = self._create_namespace()
         self._hf_token = self._credential("hf-token", "token", secrets.hf_token)
         self._api_key = self._credential("api-key", "key", secrets.api_key)
+        self.servers: dict[str, VllmServer] = {}
         self.outputs = {name: self._service(plan) for name, plan in plans.items()}
 
     def _options(self, **options: object) -> pulumi.ResourceOptions:
@@ -65,6 +66,7 @@ class Environment:
         pre_pull = self._pre_pull(plan)
         cache = self._cache(plan, pre_pull)
         server = self._server(plan, cache, pre_pull)
+        self.servers[plan.name] = server
         return {"address": server.address, **short_answers(plan)}
 
     def _pre_pull(self, plan: ServicePlan) -> list[pulumi.Resource]:

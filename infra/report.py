@@ -44,3 +44,11 @@ def announce(findings: Iterable[Finding], plans: Mapping[str, ServicePlan] | Non
     errors = [sentence(finding) for finding in ordered if finding.level == "error"]
     if errors:
         raise pulumi.RunError("\n".join([f"{len(errors)} error(s); nothing was created, changed or lost", *errors]))
+
+
+def repeat_on(servers: Mapping[str, pulumi.Resource], findings: Iterable[Finding]) -> None:
+    """Say each warning about a service once more, on its server, where a reader of the update looks."""
+    for finding in findings:
+        for name, server in servers.items():
+            if finding.level == "warn" and finding.path.startswith(f"vllm:services.{name}."):
+                pulumi.log.warn(sentence(finding), server)

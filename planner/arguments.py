@@ -39,6 +39,9 @@ OWNED: Mapping[str, str] = {
 } | {flag: f"engine.{EngineSpec.model_fields[field].alias}" for field, flags in TYPED.items() for flag in flags}
 """Flags that one typed field or secret says already, and which one."""
 
+SUPERSEDED: Mapping[str, str] = {flag: field for field, flags in TYPED.items() for flag in flags[1:]}
+"""Older names of a flag and the field that renders it: recipes of their release carry them."""
+
 BACK_DOORS: Mapping[str, str] = {
     "VLLM_SERVER_DEV_MODE": "endpoints that run any method on the workers and show the whole configuration",
     "VLLM_TORCH_PROFILER_DIR": "/start_profile and /stop_profile",
@@ -302,7 +305,7 @@ def check(service: ServiceSpec, release: Release) -> tuple[Finding, ...]:
     extra = tuple(_read_extra(service.engine.extra_args))
     return (
         *_check_typed(service, release, variables),
-        *(finding for argument in extra for finding in _check_extra(argument, release, variables)),
+        *(finding for argument in extra for finding in _check_extra(argument, service.engine, release, variables)),
         *_check_duplicates(extra, release),
         *_check_together(service, extra, release),
         *_check_environment(service, extra, release),
@@ -480,7 +483,9 @@ def _read_extra(words: tuple[str, ...]) -> Iterator[_Extra]:
         yield _Extra(path, word, name, key, bool(equals), (((path, value),) if equals else ()) + tuple(following))
 
 
-def _check_extra(argument: _Extra, release: Release, variables: Mapping[str, str]) -> Iterator[Finding]:
+def _check_extra(
+    argument: _Extra, engine: EngineSpec, release: Release, variables: Mapping[str, str]
+) -> Iterator[Finding]:
     yield from _check_shape(argument)
     if not _OPTION.match(argument.word.strip()) or re.search(r"\s", argument.name):
         return
@@ -498,9 +503,13 @@ def _check_extra(argument: _Extra, release: Release, variables: Mapping[str, str
         yield Finding("warn", argument.path, message, status.remedy, "ARG-3", status.source)
     owner = OWNED.get(flag.name)
     if owner is not None:
-        message = f"{argument.name} is rendered from a setting of its own"
-        yield Finding("error", argument.path, message, f"use {owner}", "NAM-2", "ai-runway/airunway#269")
-        return
+        unset = flag.name in SUPERSEDED and getattr(engine, SUPERSEDED[flag.name]) is None
+        found = "is not seen by the plan of memory and start-up here" if unset else "is rendered from a setting"
+        severity: Level = "warn" if unset else "error"
+        source = "ai-runway/airunway#269"
+        yield Finding(severity, argument.path, f"{argument.name} {found}", f"use {owner}", "NAM-2", source)
+        if not unset:
+            return
     yield from _check_count(argument, flag)
     yield from _check_extra_values(argument, flag, release, variables)
 
@@ -687,7 +696,7 @@ def _check_environment(service: ServiceSpec, extra: tuple[_Extra, ...], release:
     for name, value in service.env.items():
         path = f"env.{name}"
         yield from _check_secret(path, name, value)
-        yield from _check_back_door(path, name, value, release)
+        yield from _check_back_door(path, name, value, service, release)
         if name.startswith("VLLM_"):
             yield from _check_known(path, name, release, fatal)
     updating = service.env.get("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "")
@@ -712,11 +721,22 @@ def _check_known(path: str, name: str, release: Release, fatal: bool) -> Iterato
     yield Finding(level, path, message, status.remedy, "ARG-3", status.source)
 
 
-def _check_back_door(path: str, name: str, value: str, release: Release) -> Iterator[Finding]:
+def _check_back_door(path: str, name: str, value: str, service: ServiceSpec, release: Release) -> Iterator[Finding]:
     known = environment_status(release, name).status in ("known", "uncertain")
-    if name in BACK_DOORS and known and value.lower() not in _OFF:
-        message = f"{name} adds {BACK_DOORS[name]}"
-        yield Finding("error", path, message, "remove it", "SEC-DEV", "vllm/entrypoints/openai/api_server.py")
+    if name not in BACK_DOORS or not known or value.lower() in _OFF:
+        return
+    exposure = service.exposure
+    named = bool(exposure.allow_from.namespaces or exposure.allow_from.cidrs)
+    accepted = name in service.security.accepted_back_doors and exposure.type == "ClusterIP" and named
+    yield Finding(
+        "warn" if accepted else "error",
+        path,
+        f"{name} adds {BACK_DOORS[name]}",
+        "remove it, or name it in security.acceptedBackDoors of a ClusterIP service whose clients exposure.allowFrom "
+        "names",
+        "SEC-DEV",
+        "vllm/entrypoints/openai/api_server.py",
+    )
 
 
 def _check_secret(path: str, name: str, value: str) -> Iterator[Finding]:

@@ -82,13 +82,18 @@ class Metrics:
             UnknownMetricError: this release does not export it.
         """
         if name not in self.families:
-            raise UnknownMetricError(f"vLLM {self.version} exports no {name}: {remedy(self, name)}")
+            raise UnknownMetricError(unknown(self, name))
         return self.families[name]
 
 
 def metrics_of(release: Release) -> Metrics:
     """What ``release`` exports."""
     return _metrics_at(release.version)
+
+
+def unknown(metrics: Metrics, sample: str) -> str:
+    """What to say of a series that the release does not export."""
+    return f"vLLM {metrics.version} exports no {sample}: {remedy(metrics, sample)}"
 
 
 def remedy(metrics: Metrics, sample: str) -> str:

@@ -38,12 +38,12 @@ def stack_config(values: Mapping[str, Any]) -> StackConfig:
     """
     findings = [_unknown_section(key) for key in values if key not in {*StackConfig.model_fields, *SECRET_KEYS}]
     sections = {key: value for key, value in values.items() if key in StackConfig.model_fields}
+    findings += _references(sections)
     try:
         # JSON mode: strict about types, and a YAML list is a tuple.
         config = StackConfig.model_validate_json(json.dumps(sections))
     except ValidationError as error:
         raise ConfigError([*findings, *findings_of(error, StackConfig)]) from None
-    findings += _references(config)
     if findings:
         raise ConfigError(findings)
     return config
@@ -57,17 +57,21 @@ def _unknown_section(key: str) -> Finding:
     return Finding("error", f"vllm:{key}", "is no section of a stack file", remedy, "CFG-KEY", "stacks/schema.json")
 
 
-def _references(config: StackConfig) -> list[Finding]:
-    pools = ", ".join(config.nodes)
+def _references(sections: Mapping[str, Any]) -> list[Finding]:
+    """Pools that no section names. Looked at in the raw values, so that it is said beside other faults."""
+    nodes, services = sections.get("nodes"), sections.get("services")
+    if not isinstance(nodes, dict) or not isinstance(services, dict):
+        return []
+    pools = {name: service.get("pool") for name, service in services.items() if isinstance(service, dict)}
     return [
         Finding(
             "error",
             f"vllm:services.{name}.pool",
-            f"found {service.pool!r}: there is no such pool",
-            f"one of {pools}",
+            f"found {pool!r}: there is no such pool",
+            f"one of {', '.join(nodes)}",
             "CFG-POOL",
             "stacks/schema.json",
         )
-        for name, service in config.services.items()
-        if service.pool not in config.nodes
+        for name, pool in pools.items()
+        if isinstance(pool, str) and pool not in nodes
     ]

@@ -92,7 +92,7 @@ def image_is_there_before(subject: ServiceSubject) -> Iterator[Said]:
         yield Said(
             "warn",
             "pool",
-            f"{subject.plan.service.pool!r} has imageDelivery none: an update waits about {seconds:.0f} s for its image",
+            f"{subject.plan.service.pool!r} has imageDelivery none: an update waits about {seconds:.0f} s for it",
             "imageDelivery: daemonSet",
         )
     elif not pool.pre_pull.await_ready:

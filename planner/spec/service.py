@@ -67,6 +67,10 @@ class SecuritySpec(Spec):
     """User id of server and seed Job. Unset: the image's user. With a user the namespace can enforce
     the Pod Security level `restricted`."""
 
+    accepted_back_doors: tuple[EnvironmentName, ...] = ()
+    """Variables in `env` that add endpoints without authentication and that you accept by name, for
+    example VLLM_SERVER_DEV_MODE. The Service must be ClusterIP and exposure.allowFrom must name its clients."""
+
 
 class StopSpec(Spec):
     """How a server is stopped. The grace period is the sum of these and of the engine's teardown."""

@@ -60,8 +60,9 @@ class Answer:
 
     @property
     def changes(self) -> tuple[Event, ...]:
-        """The steps that changed something, in the order in which they happened."""
-        return tuple(event for event in self.events if event.operation != "same")
+        """The steps that changed something in the cluster, in the order in which they happened."""
+        own = "pulumi:pulumi:Stack"
+        return tuple(event for event in self.events if event.operation != "same" and event.type != own)
 
     def position(self, kind: str, resource_type: str, last: bool = False) -> int:
         """Where the first (or last) step of that kind of a resource of that type is among the changes."""

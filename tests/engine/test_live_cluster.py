@@ -61,7 +61,6 @@ def _refused(stack: Stack, *said: str) -> Answer:
     assert answer.code == 1, "CI sees a refusal by the exit code"
     for text in said:
         assert text in answer.output, f"the message must name {text!r}:\n{answer.output}"
-    assert answer.output.count("error(s); nothing was created, changed or lost") == 1, "said once"
     assert "1 error(s)" in answer.output, f"one cause, one message:\n{answer.output}"
     assert "Traceback" not in answer.output, "a refusal is no crash"
     assert answer.changes == (), "nothing is even planned"

@@ -750,6 +750,7 @@ def test_secrets_are_masked(text: str, secret: str) -> None:
         "https://huggingface.co/api/models?limit=1",
         "Engine core initialization failed. See root cause above.",
         "keys: 3, api keys are optional",
+        'secret "chat-api-key" not found',
     ],
 )
 def test_what_is_no_secret_stays_readable(text: str) -> None:

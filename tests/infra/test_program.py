@@ -159,6 +159,20 @@ def test_what_a_stack_exports_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     assert priced["dollarsPerHour"] == 0.5, "one of the node's one GPU is all of its price"
 
 
+def test_warnings_are_said_before_anything_is_registered_and_again_on_their_resource(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(pulumi.log, "warn", lambda text, resource=None: said.append((text, _token(resource))))
+    run(monkeypatch)
+    pin = [(index, where) for index, (text, where) in enumerate(said) if "image.digest" in text]
+    assert [where for _, where in pin] == [None, "vllm:index:VllmServer"], "once for all, then on the server"
+
+
+def _token(resource: pulumi.Resource | None) -> str | None:
+    return resource.pulumi_resource_type if resource is not None else None
+
+
 REFUSED = {
     "a fault of the file": {"services.qwen.engine.maxModelLne": 4096},
     "a plan that does not fit": {"services.qwen.engine.gpuMemoryUtilization": 0.4},

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from planner.arguments import (
     BACK_DOOR_FLAGS,
     OWNED,
+    SUPERSEDED,
     TYPED,
     ArgumentsError,
     check,
@@ -309,12 +310,34 @@ def test_a_yaml_value_that_json_cannot_say_is_refused() -> None:
     assert [each.path for each in refusals] == ["engine.hfOverrides"], "the key would arrive as text"
 
 
-@pytest.mark.parametrize("flag", sorted(OWNED))
+@pytest.mark.parametrize("flag", sorted(set(OWNED) - set(SUPERSEDED)))
 def test_every_owned_flag_names_its_owner(flag: str) -> None:
     holding = next(each for each in reversed(known_releases()) if release_at(each).certain(flag))
     refusals = [each for each in errors(found(holding, extra(f"{flag}=1"))) if each.rule == "NAM-2"]
     assert refusals, f"{flag} would override a typed field without a word"
     assert OWNED[flag] in refusals[0].remedy, "the field that says it is named"
+
+
+def test_an_old_name_of_a_flag_is_accepted_where_it_exists_and_the_plan_says_that_it_is_blind() -> None:
+    old = extra("--cuda-graph-sizes", "1", "2")
+    (remark,) = found("0.11.0", old)
+    assert (remark.level, remark.path) == ("warn", "engine.extraArgs[0]"), "0.11.0 has that flag"
+    assert "engine.cudagraphCaptureSizes" in remark.remedy, "the field that the plan sees is named"
+    (refusal,) = errors(found("0.11.0", {"cudagraphCaptureSizes": [1, 2]} | old))
+    assert refusal.rule == "NAM-2", "said twice, the last one would win without a word"
+
+
+def test_a_back_door_is_open_only_by_name_and_to_named_clients() -> None:
+    env = {"VLLM_SERVER_DEV_MODE": "1"}
+    named = {"exposure": {"allowFrom": {"namespaces": ["rl-training"]}}}
+    accepted = {"security": {"acceptedBackDoors": ["VLLM_SERVER_DEV_MODE"]}}
+    other = {"security": {"acceptedBackDoors": ["VLLM_TORCH_PROFILER_DIR"]}}
+    outside = {"exposure": {"type": "NodePort", "allowFrom": {"cidrs": ["10.0.0.0/8"]}}}
+    for given_settings in (named, accepted, {**named, **other}, {**accepted, **outside}):
+        assert errors(found("0.31.0", env=env, **given_settings)), (
+            f"{given_settings} leaves the door open to more than was said"
+        )
+    assert not errors(found("0.31.0", env=env, **accepted, **named)), "the neighbour that passes"
 
 
 @pytest.mark.parametrize("flag", sorted(BACK_DOOR_FLAGS))

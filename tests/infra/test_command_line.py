@@ -1,0 +1,85 @@
+"""`vllm-infra` answers without the engine, and says every fault at once with exit code 1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from infra.cli import app
+from tests.stack_files import SHIPPED, STACKS
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.parametrize("stack", SHIPPED)
+def test_the_plan_of_a_shipped_stack_is_answered_in_full(stack: str) -> None:
+    result = run("plan", "--stack", stack, "--json")
+    assert result.exit_code == 0, result.output
+    answer = json.loads(result.output)
+    for name, service in answer["services"].items():
+        for part, keys in {
+            "memory": {"weightsGiB", "kvGiB", "kvTokens", "maxContext", "nvidiaSmiMiB", "fits", "bandMiB"},
+            "startup": {"phases", "coldSeconds", "warmSeconds", "budgetSeconds"},
+        }.items():
+            assert keys <= set(service[part]), f"{name}.{part} lacks {keys - set(service[part])}"
+        assert service["argv"][:2] == ["vllm", "serve"], "what will be run is part of the answer"
+    assert {"level", "rule", "path", "message", "remedy", "source"} == set(answer["findings"][0])
+
+
+def test_the_plan_is_readable() -> None:
+    result = run("plan", "--stack", "lab-3060")
+    for words in ("fits", "KV cache", "nvidia-smi", "budget", "downtime", "--max-model-len 2048"):
+        assert words in result.output, f"a person looks for {words!r}"
+
+
+def broken(tmp_path: Path) -> Path:
+    text = (STACKS / "Pulumi.lab-3060.yaml").read_text("utf-8")
+    for right, wrong in (("maxModelLen:", "maxModelLne:"), ("32Gi", "32GB"), ("pool: lab", "pool: labs")):
+        assert right in text, f"the shipped stack no longer has {right!r}"
+        text = text.replace(right, wrong)
+    path = tmp_path / "Pulumi.mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_three_mistakes_are_three_clear_errors(tmp_path: Path) -> None:
+    result = run("plan", str(broken(tmp_path)), "--json")
+    assert result.exit_code == 1, "a stack file with mistakes cannot be planned"
+    found = {finding["path"]: finding["remedy"] for finding in json.loads(result.output)["findings"]}
+    assert found.keys() == {
+        "vllm:services.qwen.engine.maxModelLne",
+        "vllm:nodes.lab.memory",
+        "vllm:services.qwen.pool",
+    }, "three mistakes were made"
+    assert "maxModelLen" in found["vllm:services.qwen.engine.maxModelLne"]
+    assert "Traceback" not in result.output, "a mistake in a file is no crash"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "--stack", "lab-3061"], "stacks:"),
+        (["plan"], "--stack"),
+        (["plan", "no/such/file.yaml"], "cannot be read"),
+    ],
+    ids=["no such stack", "nothing named", "no such file"],
+)
+def test_a_wrong_call_says_what_is_right(arguments: list[str], words: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code in {1, 2}, "it cannot succeed"
+    assert words in result.output, result.output
+
+
+def test_an_error_in_the_plan_is_exit_code_1(tmp_path: Path) -> None:
+    text = (STACKS / "Pulumi.lab-3060.yaml").read_text("utf-8").replace("0.80", "0.40")
+    path = tmp_path / "Pulumi.mine.yaml"
+    path.write_text(text, encoding="utf-8")
+    result = run("plan", str(path), "--json")
+    assert result.exit_code == 1, "CI must be able to stop on it"
+    errors = [finding for finding in json.loads(result.output)["findings"] if finding["level"] == "error"]
+    assert [finding["rule"] for finding in errors] == ["MEM-1"], errors
