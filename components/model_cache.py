@@ -14,15 +14,14 @@ from importlib import resources
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components import naming, pod
+from components import naming, placement, pod
 from planner import caches
 from planner.spec import (
+    CacheSpec,
     ExistingClaimCache,
     HostPathCache,
-    ModelSpec,
     OwnStorageClassCache,
     PoolSpec,
-    ProxySpec,
     ServiceSpec,
     StorageClassCache,
 )
@@ -42,7 +41,8 @@ ALWAYS_DIRECT = ("localhost", "127.0.0.1", ".svc", ".cluster.local")
 class ModelCacheArgs:
     """``gpu`` is the catalogue's name of the card. ``seed_after``: what must be there before the
     download starts, such as the image. ``seed_deadline_seconds`` ends a Job that hangs,
-    ``seed_timeout_seconds`` is how long Pulumi waits for it."""
+    ``seed_timeout_seconds`` is how long Pulumi waits for it. ``first``: the cache of replica 0, which
+    owns what the caches of all replicas share."""
 
     stack: str
     namespace: pulumi.Input[str]
@@ -56,6 +56,7 @@ class ModelCacheArgs:
     seed_timeout_seconds: int
     hf_token: k8s.core.v1.Secret | None = None
     seed_after: Sequence[pulumi.Resource] = field(default_factory=tuple)
+    first: ModelCache | None = None
 
 
 def persistent_volume_spec(args: ModelCacheArgs, cache_spec: HostPathCache) -> k8s.core.v1.PersistentVolumeSpecArgs:
@@ -70,12 +71,12 @@ def persistent_volume_spec(args: ModelCacheArgs, cache_spec: HostPathCache) -> k
             namespace=args.namespace_name, name=naming.claim_name(args.name, args.service, args.replica)
         ),
         host_path=k8s.core.v1.HostPathVolumeSourceArgs(path=cache_spec.path, type="Directory"),
-        node_affinity=k8s.core.v1.VolumeNodeAffinityArgs(required=_nodes_with_the_folder(args.pool, cache_spec)),
+        node_affinity=k8s.core.v1.VolumeNodeAffinityArgs(required=_nodes_with_the_folder(args)),
     )
 
 
-def _nodes_with_the_folder(pool: PoolSpec, cache_spec: HostPathCache) -> k8s.core.v1.NodeSelectorArgs:
-    labels = {"kubernetes.io/hostname": cache_spec.node} if cache_spec.node else pool.selector
+def _nodes_with_the_folder(args: ModelCacheArgs) -> k8s.core.v1.NodeSelectorArgs:
+    labels = placement.pinned_labels(args.pool, args.service, args.replica) or args.pool.selector
     return k8s.core.v1.NodeSelectorArgs(
         node_selector_terms=[
             k8s.core.v1.NodeSelectorTermArgs(
@@ -121,15 +122,19 @@ def download_program() -> str:
     return resources.files("components.seed").joinpath("download_model.py").read_text(encoding="utf-8")
 
 
-def seed_environment(model: ModelSpec, proxy: ProxySpec, keep: str) -> dict[str, str]:
-    """What the download program is told; the proxy in both spellings, since libraries differ."""
+def seed_environment(service: ServiceSpec, keep: str) -> dict[str, str]:
+    """What the download program is told; the proxy in both spellings, since libraries differ.
+
+    Where replicas share a folder no compile cache is pruned: one of them cannot know which the others use.
+    """
+    model, proxy = service.model, service.cache.seed.proxy
     values = {
         "HF_HOME": caches.WEIGHTS,
         "HOME": f"{caches.SCRATCH}/home",
         "SEED_MODEL": model.id,
         "SEED_REVISION": model.revision or "",
         "SEED_MARKER": caches.seed_marker(model),
-        "SEED_COMPILE_CACHE": caches.COMPILE,
+        "SEED_COMPILE_CACHE": "" if placement.share_one_folder(service) else caches.COMPILE,
         "SEED_KEEP": keep,
     }
     proxies = {"HTTP_PROXY": proxy.http, "HTTPS_PROXY": proxy.https}
@@ -151,7 +156,7 @@ def seed_container(args: ModelCacheArgs) -> k8s.core.v1.ContainerArgs:
         image=service.image.reference,
         image_pull_policy="IfNotPresent",
         command=["python3", "-c", download_program()],
-        env=[*pod.env_vars(seed_environment(service.model, service.cache.seed.proxy, keep)), pod.NO_GPU, *token],
+        env=[*pod.env_vars(seed_environment(service, keep)), pod.NO_GPU, *token],
         resources=k8s.core.v1.ResourceRequirementsArgs(
             requests={"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "256Mi"},
             limits={"memory": "4Gi", "ephemeral-storage": "2Gi"},
@@ -169,6 +174,7 @@ def seed_job_spec(args: ModelCacheArgs) -> k8s.batch.v1.JobSpecArgs:
     """A Job on the replica's node: the first pod of a claim decides its zone, so it must be the right one."""
     service = args.service
     seed = service.cache.seed
+    pinned = placement.pinned_labels(args.pool, service, args.replica)
     claim = naming.claim_name(args.name, service, args.replica)
     return k8s.batch.v1.JobSpecArgs(
         backoff_limit=seed.retries,
@@ -181,7 +187,7 @@ def seed_job_spec(args: ModelCacheArgs) -> k8s.batch.v1.JobSpecArgs:
                 enable_service_links=False,
                 host_network=True if seed.host_network else None,
                 dns_policy="ClusterFirstWithHostNet" if seed.host_network else None,
-                node_selector=pod.node_selector(args.pool, pinned_node(service)),
+                node_selector=pod.node_selector(args.pool, pinned),
                 tolerations=pod.tolerations(args.pool),
                 security_context=pod.pod_security(service.security, fs_group=can_change_group(service)),
                 containers=[seed_container(args)],
@@ -199,11 +205,6 @@ def claim_volume(claim: str) -> k8s.core.v1.VolumeArgs:
     """The claim as a volume of a pod."""
     source = k8s.core.v1.PersistentVolumeClaimVolumeSourceArgs(claim_name=claim)
     return k8s.core.v1.VolumeArgs(name="cache", persistent_volume_claim=source)
-
-
-def pinned_node(service: ServiceSpec) -> str | None:
-    """The one node that has the cache, where the stack names it."""
-    return service.cache.node if isinstance(service.cache, HostPathCache) else None
 
 
 def can_change_group(service: ServiceSpec) -> bool:
@@ -226,29 +227,24 @@ class ModelCache(pulumi.ComponentResource):
     claim_name: str
     ready: list[pulumi.Resource]
     """What a server must wait for: the claim, and the Job that fills it."""
+    seed_policy: pulumi.Resource | None
+    """Which network the downloads of all replicas may use."""
+    storage_class: pulumi.Resource | None
+    """The class of the claims of all replicas, where it is ours."""
 
     def __init__(self, name: str, args: ModelCacheArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("vllm:index:ModelCache", name, None, opts)
         self._name, self._args = name, args
         self.claim_name = naming.claim_name(args.name, args.service, args.replica)
         self.ready = []
-        cache_spec = args.service.cache
+        first, cache_spec = args.first, args.service.cache
+        self.storage_class = first.storage_class if first else self._storage_class(cache_spec)
+        self.seed_policy = first.seed_policy if first else self._seed_policy()
         if not isinstance(cache_spec, ExistingClaimCache):
-            volume = self._volume_source(cache_spec)
-            self.ready.append(self._claim(cache_spec, volume))
-        if cache_spec.seed.enabled:
-            self.ready.append(self._seed())
+            self.ready.append(self._claim(cache_spec))
+        if self.seed_policy is not None:
+            self.ready.append(self._seed(self.seed_policy))
         self.register_outputs({"claimName": self.claim_name})
-
-    def _volume_source(
-        self, cache_spec: HostPathCache | StorageClassCache | OwnStorageClassCache
-    ) -> list[pulumi.Resource]:
-        match cache_spec:
-            case HostPathCache():
-                return [self._persistent_volume(cache_spec)]
-            case OwnStorageClassCache():
-                return [self._storage_class(cache_spec)]
-        return []
 
     def _persistent_volume(self, cache_spec: HostPathCache) -> pulumi.Resource:
         volume = naming.volume_name(self._args.namespace_name, self.claim_name)
@@ -259,7 +255,9 @@ class ModelCache(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True),
         )
 
-    def _storage_class(self, cache_spec: OwnStorageClassCache) -> pulumi.Resource:
+    def _storage_class(self, cache_spec: CacheSpec) -> pulumi.Resource | None:
+        if not isinstance(cache_spec, OwnStorageClassCache):
+            return None
         class_name = storage_class_of(self._args.namespace_name, self._args.name, self._args.service)
         return k8s.storage.v1.StorageClass(
             f"{self._name}-storage-class",
@@ -272,25 +270,32 @@ class ModelCache(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self),
         )
 
-    def _claim(
-        self, cache_spec: HostPathCache | StorageClassCache | OwnStorageClassCache, after: list[pulumi.Resource]
-    ) -> pulumi.Resource:
+    def _claim(self, cache_spec: HostPathCache | StorageClassCache | OwnStorageClassCache) -> pulumi.Resource:
+        volume = self._persistent_volume(cache_spec) if isinstance(cache_spec, HostPathCache) else None
         return k8s.core.v1.PersistentVolumeClaim(
             # A function of where the claim is and how it is called: a renamed YAML key is the same claim.
             f"{self._args.namespace_name}/{self.claim_name}",
             metadata=self._metadata(self.claim_name, annotations=KEPT_ANNOTATIONS),
             spec=claim_spec(self._args, cache_spec),
-            opts=pulumi.ResourceOptions(parent=self, retain_on_delete=True, depends_on=after),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                retain_on_delete=True,
+                depends_on=[source for source in (volume, self.storage_class) if source is not None],
+            ),
         )
 
-    def _seed(self) -> pulumi.Resource:
-        args = self._args
-        policy = k8s.networking.v1.NetworkPolicy(
+    def _seed_policy(self) -> pulumi.Resource | None:
+        if not self._args.service.cache.seed.enabled:
+            return None
+        return k8s.networking.v1.NetworkPolicy(
             f"{self._name}-seed-network-policy",
-            metadata=self._metadata(f"{args.name}-{COMPONENT}"),
-            spec=seed_network_policy_spec(args),
+            metadata=self._metadata(f"{self._args.name}-{COMPONENT}"),
+            spec=seed_network_policy_spec(self._args),
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+    def _seed(self, policy: pulumi.Resource) -> pulumi.Resource:
+        args = self._args
         timeout = f"{args.seed_timeout_seconds}s"
         return k8s.batch.v1.Job(
             f"{self._name}-seed",

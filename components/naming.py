@@ -58,6 +58,16 @@ def seed_name(name: str, service: ServiceSpec, replica: int) -> str:
     return f"{name}-seed-{replica}-{readable}-{digest}"
 
 
+def dra_version(kubernetes_minor: int) -> str | None:
+    """The version of resource.k8s.io that a minor of Kubernetes serves; ``None`` below 1.32.
+
+    1.32 has v1beta1, 1.33 adds v1beta2, 1.34 makes v1 the stable one (kai-scheduler/KAI-Scheduler#1214).
+    """
+    if kubernetes_minor < 32:
+        return None
+    return {32: "v1beta1", 33: "v1beta2"}.get(kubernetes_minor, "v1")
+
+
 def stack_labels(stack: str) -> dict[str, str]:
     """Labels of everything that belongs to a stack."""
     return {"app.kubernetes.io/managed-by": "pulumi", "app.kubernetes.io/part-of": "vllm", STACK_LABEL: stack}

@@ -15,10 +15,9 @@ NO_GPU = k8s.core.v1.EnvVarArgs(name="NVIDIA_VISIBLE_DEVICES", value="void")
 """Keeps a runtime that injects GPUs by environment from giving one to a pod that asked for none."""
 
 
-def node_selector(pool: PoolSpec, node: str | None = None) -> dict[str, str]:
-    """The labels of the pool's nodes, their architecture, and the node's name where one is pinned."""
-    pinned = {"kubernetes.io/hostname": node} if node else {}
-    return {**pool.selector, "kubernetes.io/arch": pool.architecture, **pinned}
+def node_selector(pool: PoolSpec, pinned: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The labels of the pool's nodes, their architecture, and those of the one node that is pinned."""
+    return {**pool.selector, "kubernetes.io/arch": pool.architecture, **(pinned or {})}
 
 
 def tolerations(pool: PoolSpec) -> list[k8s.core.v1.TolerationArgs]:

@@ -1,4 +1,9 @@
-"""VllmServer: one vLLM engine behind one address, with probes that fit its real start."""
+"""VllmServer: the vLLM engines of one service behind one address, with probes that fit their real start.
+
+Each replica is a Deployment of its own with its own claim, node and compile cache. A replica's
+Deployment depends on that of the one before, so that a change reaches them one after the other and
+stops where one fails: there is no moment in which two of them are away on purpose.
+"""
 
 from __future__ import annotations
 
@@ -8,23 +13,33 @@ from dataclasses import dataclass, field
 import pulumi
 import pulumi_kubernetes as k8s
 
-from components import naming, pod
-from components.model_cache import can_change_group, claim_volume, pinned_node
+from components import device_claims, naming, placement, pod
+from components.model_cache import can_change_group, claim_volume
 from planner import caches
 from planner.clocks import Clocks
 from planner.spec import PoolSpec, ServiceSpec
 
 COMPONENT = "server"
-REPLICA = 0
 HEALTH = "/health"
 """Open without an API key and free of GPU work, unlike anything below /v1."""
+GPU_CLAIM = "gpu"
+"""Name of the pod's claim of devices, and of the only request in it."""
+
+
+@dataclass(frozen=True)
+class ReplicaArgs:
+    """What one replica has of its own. ``after``: what must be there before its server is touched.
+    ``hooks``: what to do when its roll-out fails."""
+
+    claim_name: str
+    after: Sequence[pulumi.Resource] = field(default_factory=tuple)
+    hooks: pulumi.ResourceHookBinding | None = None
 
 
 @dataclass(frozen=True)
 class VllmServerArgs:
     """``command`` is the planned argv, ``clocks`` the planned times, ``shared_memory`` the planned
-    size of /dev/shm. ``after``: what must be there before the server is touched. ``hooks``: what to do
-    when the roll-out fails."""
+    size of /dev/shm."""
 
     stack: str
     namespace: pulumi.Input[str]
@@ -38,11 +53,9 @@ class VllmServerArgs:
     clocks: Clocks
     shared_memory: str
     cpu: str
-    claim_name: str
+    replicas: Sequence[ReplicaArgs]
     api_key: k8s.core.v1.Secret | None = None
     hf_token: k8s.core.v1.Secret | None = None
-    after: Sequence[pulumi.Resource] = field(default_factory=tuple)
-    hooks: pulumi.ResourceHookBinding | None = None
 
 
 def probe(clocks: Clocks, period: int, failures: int) -> k8s.core.v1.ProbeArgs:
@@ -67,18 +80,22 @@ def environment(args: VllmServerArgs) -> list[k8s.core.v1.EnvVarArgs]:
 
 
 def resource_requirements(args: VllmServerArgs) -> k8s.core.v1.ResourceRequirementsArgs:
-    """CPU, RAM, scratch space and GPUs of one replica."""
+    """CPU, RAM, scratch space and GPUs of one replica: counted by a device plugin, or claimed as devices."""
     wanted = args.service.resources
+    claims = args.pool.allocation == "dra"
     requests = {"cpu": args.cpu, "memory": wanted.memory or wanted.memory_limit, "ephemeral-storage": "1Gi"}
-    limits = {"memory": wanted.memory_limit, "ephemeral-storage": "6Gi", "nvidia.com/gpu": str(args.service.gpus)}
+    limits = {"memory": wanted.memory_limit, "ephemeral-storage": "6Gi"}
+    limits |= {} if claims else {"nvidia.com/gpu": str(args.service.gpus)}
     return k8s.core.v1.ResourceRequirementsArgs(
-        requests=requests, limits={**limits, **({"cpu": wanted.cpu_limit} if wanted.cpu_limit else {})}
+        requests=requests,
+        limits={**limits, **({"cpu": wanted.cpu_limit} if wanted.cpu_limit else {})},
+        claims=[k8s.core.v1.ResourceClaimArgs(name=GPU_CLAIM)] if claims else None,
     )
 
 
-def volume_mounts(args: VllmServerArgs) -> list[k8s.core.v1.VolumeMountArgs]:
+def volume_mounts(args: VllmServerArgs, replica: int) -> list[k8s.core.v1.VolumeMountArgs]:
     """The claim's two sub-paths, shared memory, and the only other places that can be written."""
-    key = caches.compile_cache_key(args.service.image, args.gpu, REPLICA)
+    key = caches.compile_cache_key(args.service.image, args.gpu, replica)
     return [
         weights_mount(),
         k8s.core.v1.VolumeMountArgs(
@@ -107,7 +124,7 @@ def lifecycle(args: VllmServerArgs) -> k8s.core.v1.LifecycleArgs | None:
     return k8s.core.v1.LifecycleArgs(pre_stop=action)
 
 
-def server_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
+def server_container(args: VllmServerArgs, replica: int) -> k8s.core.v1.ContainerArgs:
     """The engine. Its command is given whole: images of older releases ignore a positional model."""
     clocks = args.clocks
     return k8s.core.v1.ContainerArgs(
@@ -120,7 +137,7 @@ def server_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
         resources=resource_requirements(args),
         security_context=pod.container_security(),
         lifecycle=lifecycle(args),
-        volume_mounts=volume_mounts(args),
+        volume_mounts=volume_mounts(args, replica),
         # Until the engine is up nothing listens, so only the startup probe may wait.
         startup_probe=probe(clocks, clocks.startup_period_seconds, clocks.startup_failure_threshold),
         liveness_probe=probe(clocks, clocks.liveness_period_seconds, clocks.liveness_failure_threshold),
@@ -150,8 +167,18 @@ def seeded_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
     )
 
 
-def pod_spec(args: VllmServerArgs, service_account: pulumi.Input[str]) -> k8s.core.v1.PodSpecArgs:
-    """One replica on a GPU node of its pool."""
+def pod_claims(gpu_template: pulumi.Input[str] | None) -> list[k8s.core.v1.PodResourceClaimArgs] | None:
+    """The pod's claim of devices, made from the template of that name; ``None`` with a device plugin."""
+    if gpu_template is None:
+        return None
+    return [k8s.core.v1.PodResourceClaimArgs(name=GPU_CLAIM, resource_claim_template_name=gpu_template)]
+
+
+def pod_spec(
+    args: VllmServerArgs, replica: int, service_account: pulumi.Input[str], gpu_template: pulumi.Input[str] | None
+) -> k8s.core.v1.PodSpecArgs:
+    """One replica on a GPU node of its pool, pinned where the pool pins."""
+    pinned = placement.pinned_labels(args.pool, args.service, replica)
     shared_memory = k8s.core.v1.EmptyDirVolumeSourceArgs(medium="Memory", size_limit=args.shared_memory)
     return k8s.core.v1.PodSpecArgs(
         service_account_name=service_account,
@@ -159,14 +186,15 @@ def pod_spec(args: VllmServerArgs, service_account: pulumi.Input[str]) -> k8s.co
         # A Service called `vllm` would otherwise set VLLM_PORT to an address (vllm#34199).
         enable_service_links=False,
         runtime_class_name=pod.runtime_class(args.pool, args.flavour),
-        node_selector=pod.node_selector(args.pool, pinned_node(args.service)),
+        node_selector=pod.node_selector(args.pool, pinned),
         tolerations=pod.tolerations(args.pool),
         termination_grace_period_seconds=args.clocks.stop_seconds,
         security_context=pod.pod_security(args.service.security, fs_group=can_change_group(args.service)),
+        resource_claims=pod_claims(gpu_template),
         init_containers=[seeded_container(args)] if args.service.cache.seed.enabled else [],
-        containers=[server_container(args)],
+        containers=[server_container(args, replica)],
         volumes=[
-            claim_volume(args.claim_name),
+            claim_volume(args.replicas[replica].claim_name),
             k8s.core.v1.VolumeArgs(name="shm", empty_dir=shared_memory),
             pod.scratch_volume("scratch", "2Gi"),
             pod.scratch_volume("tmp", "2Gi"),
@@ -174,10 +202,12 @@ def pod_spec(args: VllmServerArgs, service_account: pulumi.Input[str]) -> k8s.co
     )
 
 
-def deployment_spec(args: VllmServerArgs, service_account: pulumi.Input[str]) -> k8s.apps.v1.DeploymentSpecArgs:
+def deployment_spec(
+    args: VllmServerArgs, replica: int, service_account: pulumi.Input[str], gpu_template: pulumi.Input[str] | None
+) -> k8s.apps.v1.DeploymentSpecArgs:
     """One replica that is stopped before its successor starts: both would need the same card."""
-    selector = naming.selector_labels(args.name, COMPONENT, REPLICA)
-    labels = {**naming.component_labels(args.stack, args.name, COMPONENT), naming.REPLICA_LABEL: str(REPLICA)}
+    selector = naming.selector_labels(args.name, COMPONENT, replica)
+    labels = {**naming.component_labels(args.stack, args.name, COMPONENT), naming.REPLICA_LABEL: str(replica)}
     return k8s.apps.v1.DeploymentSpecArgs(
         replicas=1,
         strategy=k8s.apps.v1.DeploymentStrategyArgs(type="Recreate"),
@@ -185,7 +215,8 @@ def deployment_spec(args: VllmServerArgs, service_account: pulumi.Input[str]) ->
         revision_history_limit=3,
         selector=k8s.meta.v1.LabelSelectorArgs(match_labels=selector),
         template=k8s.core.v1.PodTemplateSpecArgs(
-            metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels), spec=pod_spec(args, service_account)
+            metadata=k8s.meta.v1.ObjectMetaArgs(labels=labels),
+            spec=pod_spec(args, replica, service_account, gpu_template),
         ),
     )
 
@@ -197,6 +228,17 @@ def service_spec(args: VllmServerArgs) -> k8s.core.v1.ServiceSpecArgs:
         type=exposure.type,
         selector=naming.selector_labels(args.name, COMPONENT),
         ports=[k8s.core.v1.ServicePortArgs(name="http", port=exposure.port, target_port="http", protocol="TCP")],
+    )
+
+
+def disruption_budget_spec(args: VllmServerArgs) -> k8s.policy.v1.PodDisruptionBudgetSpecArgs:
+    """A drain may take one replica while another serves, and never waits for one that is not ready anyway."""
+    selector = naming.selector_labels(args.name, COMPONENT)
+    return k8s.policy.v1.PodDisruptionBudgetSpecArgs(
+        min_available=1,
+        # https://kubernetes.io/docs/tasks/run-application/configure-pdb/#unhealthy-pod-eviction-policy
+        unhealthy_pod_eviction_policy="AlwaysAllow",
+        selector=k8s.meta.v1.LabelSelectorArgs(match_labels=selector),
     )
 
 
@@ -235,50 +277,84 @@ class VllmServer(pulumi.ComponentResource):
 
     def __init__(self, name: str, args: VllmServerArgs, opts: pulumi.ResourceOptions | None = None) -> None:
         super().__init__("vllm:index:VllmServer", name, None, opts)
+        self._name, self._args = name, args
         account = k8s.core.v1.ServiceAccount(
             f"{name}-service-account",
-            metadata=self._metadata(args, args.name),
+            metadata=self._metadata(args.name),
             automount_service_account_token=False,
             opts=pulumi.ResourceOptions(parent=self),
         )
         policy = k8s.networking.v1.NetworkPolicy(
             f"{name}-network-policy",
-            metadata=self._metadata(args, args.name),
+            metadata=self._metadata(args.name),
             spec=network_policy_spec(args),
             opts=pulumi.ResourceOptions(parent=self),
         )
-        timeout = f"{args.clocks.deployment_timeout_seconds}s"
-        deployment = k8s.apps.v1.Deployment(
-            f"{name}-deployment-{REPLICA}",
-            metadata=self._metadata(args, naming.server_name(args.name, REPLICA)),
-            spec=deployment_spec(args, account.metadata.name),
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=[policy, *args.after],
-                custom_timeouts=pulumi.CustomTimeouts(create=timeout, update=timeout),
-                hooks=args.hooks,
-            ),
-        )
-        service_timeout = f"{args.clocks.service_timeout_seconds}s"
-        service = k8s.core.v1.Service(
-            f"{name}-service",
-            metadata=self._metadata(args, naming.service_name(args.name, args.service)),
-            spec=service_spec(args),
-            opts=pulumi.ResourceOptions(
-                parent=self,
-                depends_on=[deployment],
-                custom_timeouts=pulumi.CustomTimeouts(create=service_timeout, update=service_timeout),
-            ),
-        )
+        first = self._deployments(account.metadata.name, policy)
+        if len(args.replicas) > 1:
+            self._disruption_budget()
+        service = self._service(first)
         self.address = pulumi.Output.format(
             "http://{0}.{1}.svc:{2}/v1", service.metadata.name, service.metadata.namespace, args.service.exposure.port
         )
         self.register_outputs({"address": self.address})
 
-    @staticmethod
-    def _metadata(args: VllmServerArgs, name: str) -> k8s.meta.v1.ObjectMetaArgs:
-        return k8s.meta.v1.ObjectMetaArgs(
-            name=name,
-            namespace=args.namespace,
-            labels=naming.component_labels(args.stack, args.name, COMPONENT),
+    def _deployments(
+        self, service_account: pulumi.Input[str], policy: k8s.networking.v1.NetworkPolicy
+    ) -> k8s.apps.v1.Deployment:
+        """One Deployment for each replica, each after the one before; the first of them."""
+        gpu_template = self._claim_template() if self._args.pool.allocation == "dra" else None
+        timeout = f"{self._args.clocks.deployment_timeout_seconds}s"
+        made: list[k8s.apps.v1.Deployment] = []
+        for number, replica in enumerate(self._args.replicas):
+            deployment = k8s.apps.v1.Deployment(
+                f"{self._name}-deployment-{number}",
+                metadata=self._metadata(naming.server_name(self._args.name, number)),
+                spec=deployment_spec(self._args, number, service_account, gpu_template),
+                opts=pulumi.ResourceOptions(
+                    parent=self,
+                    depends_on=[policy, *replica.after, *made[-1:]],
+                    custom_timeouts=pulumi.CustomTimeouts(create=timeout, update=timeout),
+                    hooks=replica.hooks,
+                ),
+            )
+            made.append(deployment)
+        return made[0]
+
+    def _claim_template(self) -> pulumi.Output[str]:
+        """The template of every pod's claim of its GPUs."""
+        return device_claims.claim_template(
+            f"{self._name}-gpus",
+            device_claims.DeviceClaim(GPU_CLAIM, self._args.pool.device_class, self._args.service.gpus),
+            self._args.kubernetes_minor,
+            k8s.meta.v1.ObjectMetaArgs(namespace=self._args.namespace, labels=self._labels()),
+            parent=self,
         )
+
+    def _disruption_budget(self) -> None:
+        k8s.policy.v1.PodDisruptionBudget(
+            f"{self._name}-disruption-budget",
+            metadata=self._metadata(self._args.name),
+            spec=disruption_budget_spec(self._args),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _service(self, first: k8s.apps.v1.Deployment) -> k8s.core.v1.Service:
+        """The address, given out as soon as one replica is there to answer."""
+        timeout = f"{self._args.clocks.service_timeout_seconds}s"
+        return k8s.core.v1.Service(
+            f"{self._name}-service",
+            metadata=self._metadata(naming.service_name(self._args.name, self._args.service)),
+            spec=service_spec(self._args),
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                depends_on=[first],
+                custom_timeouts=pulumi.CustomTimeouts(create=timeout, update=timeout),
+            ),
+        )
+
+    def _metadata(self, name: str) -> k8s.meta.v1.ObjectMetaArgs:
+        return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=self._args.namespace, labels=self._labels())
+
+    def _labels(self) -> dict[str, str]:
+        return naming.component_labels(self._args.stack, self._args.name, COMPONENT)

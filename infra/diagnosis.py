@@ -924,30 +924,35 @@ class Unread(Exception):  # noqa: N818 - no error of the program: a fact that is
     """Something cannot be read; the message says what and why."""
 
 
-def read_facts(api_client: client.ApiClient, namespace: str, service_name: str) -> StartFacts:
-    """Everything about the newest start of a service; what cannot be read is in ``unread``. Never raises.
+def read_facts(api_client: client.ApiClient, namespace: str, service_name: str, replica: int = 0) -> StartFacts:
+    """Everything about the newest start of a replica; what cannot be read is in ``unread``. Never raises.
 
-    The pod is that of the newest ReplicaSet of the first replica's Deployment. When that one is
-    ready, or absent, it is the pod of the seed Job or the pre-pull that has not come to its end.
+    The pod is that of the newest ReplicaSet of the replica's Deployment. When that one is ready, or
+    absent, it is the pod of a seed Job or the pre-pull that has not come to its end.
     """
-    return gather(lambda path: get(api_client, path), namespace, service_name)
+    return gather(lambda path: get(api_client, path), namespace, service_name, replica)
 
 
-def gather(ask: Ask, namespace: str, service: str) -> StartFacts:
+def gather(ask: Ask, namespace: str, service: str, replica: int = 0) -> StartFacts:
     """:func:`read_facts` with the way to ask as a function."""
     unread: list[str] = []
     select = urlencode({"labelSelector": f"{naming.INSTANCE_LABEL}={service}"})
     core, apps = f"/api/v1/namespaces/{namespace}", f"/apis/apps/v1/namespaces/{namespace}"
     deployments = _items(ask, f"{apps}/deployments?{select}", unread)
     replica_sets = _items(ask, f"{apps}/replicasets?{select}", unread)
-    pods = _items(ask, f"{core}/pods?{select}", unread)
+    pods = [pod for pod in _items(ask, f"{core}/pods?{select}", unread) if _is_of(pod, replica)]
     events = _items(ask, f"{core}/events?limit=500", unread)
-    deployment = next((item for item in deployments if _name(item) == naming.server_name(service, 0)), None)
+    deployment = next((item for item in deployments if _name(item) == naming.server_name(service, replica)), None)
     replica_set = max(_owned(replica_sets, deployment), key=_revision, default=None)
     pod = _pod(_owned(pods, replica_set), pods)
     facts = _status(service, deployment, replica_set, pod, [_name(item) for item in pods if _is_stopping(item)])
     facts = replace(facts, events=_events(events, _concerned(deployment, replica_set, pod)))
     return _with_log(ask, core, facts, unread)
+
+
+def _is_of(pod: Manifest, replica: int) -> bool:
+    """Whether a pod is of this replica's server, or of what all replicas wait for."""
+    return bool(pod["metadata"]["labels"].get(naming.REPLICA_LABEL, str(replica)) == str(replica))
 
 
 def _pod(of_server: Sequence[Manifest], pods: Sequence[Manifest]) -> Manifest | None:

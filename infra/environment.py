@@ -11,15 +11,14 @@ from components import naming
 from components.image_pre_pull import ImagePrePull, ImagePrePullArgs
 from components.model_cache import ModelCache, ModelCacheArgs
 from components.secrets import credential
-from components.vllm_server import VllmServer, VllmServerArgs
+from components.placement import share_one_claim
+from components.vllm_server import ReplicaArgs, VllmServer, VllmServerArgs
 from infra.answers import short_answers
 from infra.config import StackConfig
 from infra.config.program import StackSecrets
 from infra.failed_start import explain_failed_start
 from planner.plan import ServicePlan
 from planner.spec import ClusterSpec, ServiceSpec
-
-REPLICA = 0
 
 
 class Environment:
@@ -64,8 +63,8 @@ class Environment:
 
     def _service(self, plan: ServicePlan) -> dict[str, object]:
         pre_pull = self._pre_pull(plan)
-        cache = self._cache(plan, pre_pull)
-        server = self._server(plan, cache, pre_pull)
+        caches = self._caches(plan, pre_pull)
+        server = self._server(plan, caches, pre_pull)
         self.servers[plan.name] = server
         return {"address": server.address, **short_answers(plan)}
 
@@ -83,7 +82,17 @@ class Environment:
         )
         return [ImagePrePull(plan.name, args, self._options())]
 
-    def _cache(self, plan: ServicePlan, pre_pull: list[pulumi.Resource]) -> ModelCache:
+    def _caches(self, plan: ServicePlan, pre_pull: list[pulumi.Resource]) -> list[ModelCache]:
+        """The cache of each replica. They are filled one after the other: the hub's rate is one for all."""
+        made: list[ModelCache] = []
+        for replica in range(1 if share_one_claim(plan.service) else plan.service.replicas):
+            after = [*pre_pull, *(made[-1].ready if made else [])]
+            made.append(self._cache(plan, replica, after, made[0] if made else None))
+        return made
+
+    def _cache(
+        self, plan: ServicePlan, replica: int, after: list[pulumi.Resource], first: ModelCache | None
+    ) -> ModelCache:
         args = ModelCacheArgs(
             stack=self._stack,
             namespace=self._namespace.metadata.name,
@@ -92,15 +101,17 @@ class Environment:
             service=plan.service,
             pool=plan.pool,
             gpu=plan.gpu.name,
-            replica=REPLICA,
+            replica=replica,
             seed_deadline_seconds=plan.clocks.seed_deadline_seconds,
             seed_timeout_seconds=plan.clocks.seed_timeout_seconds,
             hf_token=self._hf_token,
-            seed_after=pre_pull,
+            seed_after=after,
+            first=first,
         )
-        return ModelCache(plan.name, args, self._options())
+        # No service can be called that: a slash is in no key.
+        return ModelCache(f"{plan.name}/{replica}" if replica else plan.name, args, self._options())
 
-    def _server(self, plan: ServicePlan, cache: ModelCache, pre_pull: list[pulumi.Resource]) -> VllmServer:
+    def _server(self, plan: ServicePlan, caches: list[ModelCache], pre_pull: list[pulumi.Resource]) -> VllmServer:
         args = VllmServerArgs(
             stack=self._stack,
             namespace=self._namespace.metadata.name,
@@ -114,11 +125,16 @@ class Environment:
             clocks=plan.clocks,
             shared_memory=plan.shared_memory,
             cpu=plan.cpu,
-            claim_name=cache.claim_name,
+            replicas=[
+                ReplicaArgs(
+                    claim_name=caches[replica % len(caches)].claim_name,
+                    after=[*caches[replica % len(caches)].ready, *pre_pull],
+                    hooks=explain_failed_start(self._config.cluster, plan.name, replica),
+                )
+                for replica in range(plan.service.replicas)
+            ],
             api_key=self._api_key,
             hf_token=self._hf_token,
-            after=[*cache.ready, *pre_pull],
-            hooks=explain_failed_start(self._config.cluster, plan.name),
         )
         return VllmServer(plan.name, args, self._options())
 

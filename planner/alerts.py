@@ -257,7 +257,7 @@ def _queue_backlog(target: Target) -> Fault:
         limit += f" or {spec.waiting_per_service:g} at all together"
     description = (
         f"{{{{ $value | humanize }}}} requests wait ({limit}) for {spec.hold}. {_split(target)} "
-        f"Look first whether the wait is the queue or the prefill: the cures are opposite. Queue: replicas up, "
+        "Look first whether the wait is the queue or the prefill: the cures are opposite. Queue: replicas up, "
         f"{_field(target, 'engine.maxModelLen')} down, maxNumSeqs up."
     )
     return Fault(expression, "requests wait", description)
@@ -315,8 +315,8 @@ def _prefix_cache_collapse(target: Target) -> Fault:
     )
     description = (
         "{{ $value | humanizePercentage }} of the prompt tokens came from the prefix cache. Usually somebody changed "
-        "the prompt template, so that prompts no longer begin alike: nothing breaks, and every answer costs two to three "
-        "times as much. Only full blocks are reused; for short or unrelated prompts switch this off with "
+        "the prompt template, so that prompts no longer begin alike: nothing breaks, and every answer costs two to "
+        "three times as much. Only full blocks are reused; for short or unrelated prompts switch this off with "
         f"monitoring.services.{target.name}.prefixCacheCollapse.enabled: false."
     )
     return Fault(expression, "prompts no longer hit the prefix cache", description)
@@ -399,8 +399,8 @@ def _inter_token_latency(target: Target) -> Fault:
     edge = target.edge(ITL, spec.seconds)
     description = (
         f"Only {{{{ $value | humanizePercentage }}}} of the tokens came within {edge:g} s of the one before; the "
-        f"objective is {spec.quantile:.4g} within {spec.seconds:g} s. {_field(target, 'engine.maxNumBatchedTokens')} down, "
-        "maxNumSeqs down, or replicas up."
+        f"objective is {spec.quantile:.4g} within {spec.seconds:g} s. "
+        f"{_field(target, 'engine.maxNumBatchedTokens')} down, maxNumSeqs down, or replicas up."
     )
     return Fault(f"{target.within(ITL, edge)} < {spec.quantile:g}", "tokens follow each other too slowly", description)
 

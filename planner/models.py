@@ -34,7 +34,8 @@ class ModelFacts:
 
     ``weight_bytes`` is ``metadata.total_size`` of the index. ``max_position_embeddings`` is the longest context that
     vLLM derives from the config, tokens. ``sliding_window`` is None when no layer uses one (Qwen2 carries the key
-    with ``use_sliding_window: false``), ``sliding_layers`` counts the layers that do. ``unknown`` names what of the
+    with ``use_sliding_window: false``), ``sliding_layers`` counts the layers that do. ``quantization_group_size`` is how
+    many weights share a scale. ``unknown`` names what of the
     layout the planner cannot compute with; ``estimated`` is true when the bytes are not exact.
     """
 
@@ -52,6 +53,7 @@ class ModelFacts:
     dtype: str
     quantization: str | None
     quantization_bits: int | None
+    quantization_group_size: int | None
     weight_bytes: int
     tied_embeddings: bool
     sliding_window: int | None
@@ -142,6 +144,7 @@ def from_config(
         dtype=_dtype(config, text) or "float32",
         quantization=quantization["quant_method"] if quantization else None,
         quantization_bits=_bits(quantization) if quantization else None,
+        quantization_group_size=_group_size(quantization) if quantization else None,
         weight_bytes=weight_bytes,
         tied_embeddings=bool(config.get("tie_word_embeddings", text.get("tie_word_embeddings", False))),
         sliding_window=window,
@@ -268,6 +271,15 @@ def _bits(quantization: Mapping[str, Any]) -> int | None:
         only: int | None = bits.pop()
         return only
     return {"fp8": 8, "fbgemm_fp8": 8, "mxfp4": 4}.get(quantization["quant_method"])
+
+
+def _group_size(quantization: Mapping[str, Any]) -> int | None:
+    """Weights that share one scale, along the input of a layer, where the config says it."""
+    block = quantization.get("weight_block_size")
+    groups = quantization.get("config_groups") or {}
+    sizes = {(group.get("weights") or {}).get("group_size") for group in groups.values()}
+    found = block[-1] if block else quantization.get("group_size", sizes.pop() if len(sizes) == 1 else None)
+    return int(found) if found and found > 0 else None
 
 
 def _unknown(

@@ -26,6 +26,11 @@ File = Annotated[Path | None, typer.Argument(help="A stack file, in place of --s
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
+def print_json(data: object) -> None:
+    """For a program to read: no colours, no wrapping."""
+    typer.echo(json.dumps(data, indent=2, ensure_ascii=False))
+
+
 def chosen_file(stack: str | None, file: Path | None) -> Path:
     """The stack file that the command line names; exactly one way of naming it."""
     if (stack is None) == (file is None):
@@ -42,7 +47,7 @@ def end(findings: list[Finding]) -> None:
 def refuse(error: ConfigError, as_json: bool = False) -> typer.Exit:
     """Print every fault of a stack file; the exit that follows."""
     if as_json:
-        out.print_json(json.dumps(answers({}, error.findings)))
+        print_json(answers({}, error.findings))
     else:
         err.print(findings_table(error.findings))
     return typer.Exit(1)
@@ -63,7 +68,7 @@ def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> Non
     plans, findings = plan_services(config.nodes, config.services)
     findings += check_plan(config, secrets, plans)
     if as_json:
-        out.print_json(json.dumps(answers(plans, findings)))
+        print_json(answers(plans, findings))
     else:
         out.print(overview(plans))
         out.print(findings_table(findings))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from infra.config import StackConfig
-from infra.live import LiveCluster
 from infra.preflight import gpus, live, memory, network, security, storage
 from infra.preflight.rule import LiveSubject, ServiceSubject, StackSubject
 from planner.arguments import check
 from planner.clocks import broken
 from planner.findings import Finding
 from planner.plan import ServicePlan
+
+if TYPE_CHECKING:
+    from infra.live import LiveCluster
 
 STACK_RULES = (*gpus.STACK_RULES, *network.STACK_RULES)
 SERVICE_RULES = (

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from infra.config import StackConfig
-from infra.live import LiveCluster
 from planner.findings import Finding, Level
 from planner.plan import ServicePlan
+
+if TYPE_CHECKING:  # a plan without a cluster does not wait for the Kubernetes client to load
+    from infra.live import LiveCluster
 
 
 class Said(NamedTuple):

@@ -8,6 +8,10 @@ from pydantic import Field
 
 from planner.spec.base import PositiveFloat, PositiveInt, Quantity, Spec
 
+NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
+"""Value of a node's label kubernetes.io/hostname."""
+LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")]
+
 
 class TaintSpec(Spec):
     """A taint that the nodes of the pool carry."""
@@ -80,11 +84,24 @@ class PoolSpec(Spec):
     nodes: PositiveInt = 1
     """Number of nodes in the pool."""
 
-    allocation: Literal["devicePlugin"] = "devicePlugin"
-    """How a pod is given a GPU: `devicePlugin` asks for nvidia.com/gpu."""
+    allocation: Literal["devicePlugin", "dra"] = "devicePlugin"
+    """How a pod is given a GPU: `devicePlugin` asks for nvidia.com/gpu, `dra` (dynamic resource
+    allocation, Kubernetes 1.32 or newer with a DRA driver) claims a device of a device class."""
+
+    device_class: Annotated[str, Field(min_length=1)] = "gpu.nvidia.com"
+    """DeviceClass that a claim names with `allocation: dra`. The default is the one of NVIDIA's DRA driver."""
 
     selector: Annotated[dict[str, str], Field(min_length=1)]
     """Node labels that select exactly the nodes of this pool."""
+
+    node_names: tuple[NodeName, ...] = ()
+    """The nodes by their label kubernetes.io/hostname, in the order in which replicas are pinned to them:
+    replica i runs on the i-th, and again from the first when there are more replicas than nodes. Needed
+    for several replicas whose volumes stay on the node where their first pod ran."""
+
+    ordinal_label: LabelKey | None = None
+    """In place of nodeNames: a node label whose values are 0, 1, 2, …; replica i runs on the node with i.
+    For nodes whose names change."""
 
     taints: tuple[TaintSpec, ...] = ()
     """Taints that the nodes carry; everything that must run there tolerates them."""

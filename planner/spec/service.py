@@ -130,7 +130,11 @@ class ServiceSpec(Spec):
     """GPUs of one replica."""
 
     replicas: PositiveInt = 1
-    """Replicas, each with its own Deployment, claim and node."""
+    """Replicas, each with its own Deployment and claim, updated one after the other."""
+
+    first_node: Annotated[int, Field(ge=0)] = 0
+    """Which node of the pool replica 0 is pinned to, counted from 0, where the pool has nodeNames or an
+    ordinalLabel. For several services on one pool."""
 
     cache: CacheSpec
     """Where weights and compile caches live."""

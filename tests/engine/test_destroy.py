@@ -45,19 +45,24 @@ def test_a_claim_outlives_its_stack(new_stack: NewStack, cache: dict[str, str]) 
     stack.preview("--expect-no-changes")
 
 
-def test_a_service_with_another_key_keeps_its_claim(new_stack: NewStack) -> None:
+def test_a_service_with_another_key_keeps_claim_and_address(new_stack: NewStack) -> None:
     stack = new_stack("renamed")
+    # Pulumi makes the new server before it deletes the old one: for a moment both have a card.
+    stack.give_gpus(2)
+    stack.write({"nodes.lab.gpusPerNode": 2})
     stack.up()
-    kept = stack.kept()
+    kept, address = stack.kept(), stack.get("service", "vllm-service")["metadata"]["uid"]
     service = stack.sections()["services"]["qwen"]
 
-    stack.write({"services.qwen": None, "services.chat": service})
+    stack.write({"nodes.lab.gpusPerNode": 2, "services.qwen": None, "services.chat": service})
     answer = stack.up()
 
     assert stack.kept() == kept, "cache.claimName decides which claim it is, not the key"
+    assert stack.get("service", "vllm-service")["metadata"]["uid"] == address, "exposure.serviceName does as much"
     assert [one["metadata"]["name"] for one in stack.find("deployment")] == ["chat-0"], "the server has the new name"
-    touched = {event.operation for event in answer.changes if event.type.split(":")[-1] in KEPT}
-    assert touched <= {"update"}, "nothing that holds data is created or deleted on the way"
+    lasting = {*KEPT, "Service"}
+    touched = {event.operation for event in answer.changes if event.type.split(":")[-1] in lasting}
+    assert touched <= {"update"}, "nothing that must last is created or deleted on the way"
     stack.preview("--expect-no-changes")
 
 

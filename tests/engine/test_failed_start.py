@@ -29,8 +29,10 @@ def test_a_start_that_exceeds_its_budget_is_explained_and_can_be_mended(new_stac
     answer = stack.up(fails=True)
     pod = stack.server_pod()["metadata"]["name"]
     assert answer.position("failed", "Deployment") >= 0, "the server is what failed"
-    assert "Traceback" not in answer.output, "the explanation itself must not fail"
+    # The language host prints a traceback of its own when the engine stops it; none of it may be ours.
+    assert "/infra/" not in answer.output, f"the explanation itself must not fail:\n{answer.output}"
     assert pod in answer.output, f"which pod:\n{answer.output}"
+    assert "the deadline passed while the server was still loading" in answer.output, f"the reason:\n{answer.output}"
     for event in ("Scheduled", "Started"):
         assert event in answer.output, f"the last events:\n{answer.output}"
     assert "overrides.startupSeconds" in answer.output, f"which field mends it:\n{answer.output}"

@@ -25,14 +25,7 @@ def _recover(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """`recover` as the command line does it, on a stack file that is not in the repository."""
     for name, value in stack.environment().items():
         monkeypatch.setenv(name, value)
-    cluster = ClusterSpec(
-        kind="existing",
-        flavour="kubeadm",
-        kubernetes_version="1.37",
-        context=CONTEXT,
-        kubeconfig=str(stack.cluster.kubeconfig),
-        namespace=stack.name,
-    )
+    cluster = ClusterSpec(**stack.sections()["cluster"], kubeconfig=str(stack.cluster.kubeconfig))
     api = connect(cluster)
 
     def look_up(place: KubernetesObject) -> Object | None:
