@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from planner.findings import Finding
+from planner.not_offered import NOT_OFFERED
 
 SECTION_SOURCE = "stacks/schema.json"
 _MISTAKEN_UNIT = re.compile(r"^(\d+(?:\.\d+)?)\s*([KMGT])i?[bB]$")
@@ -37,6 +38,9 @@ def _finding(fault: Any, model: type[BaseModel]) -> Finding:
     path = f"vllm:{yaml_path(location)}"
     if kind == "extra_forbidden":
         key = str(location[-1])
+        absent = NOT_OFFERED.get(key)
+        if absent is not None:
+            return Finding("error", path, f"not offered: {absent.what}", absent.instead, "CFG-KEY", SECTION_SOURCE)
         allowed = sorted(place(model, fault["loc"][:-1])[1])
         return Finding("error", path, f"{key!r} is no key here", _nearest(key, allowed), "CFG-KEY", SECTION_SOURCE)
     if kind == "missing":

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError
 
+from infra.config import engine_yaml
 from infra.config.errors import ConfigError
 from infra.config.stack import SECRET_KEYS, StackConfig, stack_config
 from planner.findings import Finding
@@ -42,19 +41,17 @@ def read(path: Path) -> tuple[StackConfig, frozenset[str]]:
 
 
 def load_yaml(path: Path) -> Any:
-    """The content of a YAML 1.2 file as plain Python values.
+    """The content of a file as plain Python values, as the engine reads it.
 
     Raises:
         ConfigError: unreadable, or no YAML; the message names line and column.
     """
-    yaml = YAML(typ="safe", pure=True)
-    yaml.version = (1, 2)
     try:
-        return yaml.load(path)
+        return engine_yaml.load(path)
     except OSError as error:
         raise _fault(path, f"cannot be read: {error.strerror}", "check the path") from None
-    except DuplicateKeyError as error:
-        raise _fault(path, f"a key stands twice{_where(error)}", "keep one of them") from None
+    except engine_yaml.YamlFaultError as error:
+        raise _fault(path, f"{error.problem}{_where(error)}", "correct that line") from None
     except MarkedYAMLError as error:
         raise _fault(path, f"is no YAML{_where(error)}: {error.problem}", "correct that line") from None
 
