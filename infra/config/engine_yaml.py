@@ -43,7 +43,7 @@ _EXPONENT_FROM = 1e21
 """From here on encoding/json writes an exponent, and a reader sees a fraction type again."""
 
 
-class YamlFaultError(MarkedYAMLError):  # type: ignore[misc]  # the library's class is not typed
+class YamlFaultError(MarkedYAMLError):
     """The file is YAML and cannot be a stack file; `problem` and `problem_mark` say what and where."""
 
 
