@@ -6,7 +6,8 @@ downtime, so it arrives before: the workload depends on this DaemonSet.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -19,7 +20,8 @@ COMPONENT = "pre-pull"
 
 @dataclass(frozen=True)
 class ImagePrePullArgs:
-    """``timeout_seconds``: how long Pulumi waits until every node of the pool has the image."""
+    """``timeout_seconds``: how long Pulumi waits until every node of the pool has the image. ``after``: what must be
+    there first, such as nodes that the stack makes."""
 
     stack: str
     namespace: pulumi.Input[str]
@@ -28,6 +30,7 @@ class ImagePrePullArgs:
     image: ImageSpec
     security: SecuritySpec
     timeout_seconds: int
+    after: Sequence[pulumi.Resource] = field(default_factory=tuple)
 
 
 def container(image: ImageSpec) -> k8s.core.v1.ContainerArgs:
@@ -90,7 +93,9 @@ class ImagePrePull(pulumi.ComponentResource):
             ),
             spec=daemon_set_spec(args),
             opts=pulumi.ResourceOptions(
-                parent=self, custom_timeouts=pulumi.CustomTimeouts(create=timeout, update=timeout)
+                parent=self,
+                depends_on=[*args.after],
+                custom_timeouts=pulumi.CustomTimeouts(create=timeout, update=timeout),
             ),
         )
         self.register_outputs({"image": args.image.reference})

@@ -35,6 +35,11 @@ def claim_name(name: str, service: ServiceSpec, replica: int) -> str:
     return f"{service.cache.claim_name or f'{name}-cache'}-{replica}"
 
 
+def claim_names(name: str, service: ServiceSpec) -> tuple[str, ...]:
+    """Names of the claims of all replicas; one where they share an existing claim."""
+    return tuple(dict.fromkeys(claim_name(name, service, replica) for replica in range(service.replicas)))
+
+
 def volume_name(namespace: str, claim: str) -> str:
     """Name of the static volume of a claim; volumes have no namespace, so the name carries it."""
     return f"{namespace}-{claim}"

@@ -7,7 +7,7 @@ stops where one fails: there is no moment in which two of them are away on purpo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pulumi
@@ -22,6 +22,15 @@ from planner.spec import PoolSpec, ServiceSpec
 COMPONENT = "server"
 HEALTH = "/health"
 """Open without an API key and free of GPU work, unlike anything below /v1."""
+ROLLED_OUT = {"pulumi.com/waitFor": "jsonpath={[?@.updatedReplicas == 1 && @.availableReplicas == 1]}"}
+"""When a Deployment counts as updated: its one pod is of the new template, and serves.
+
+The provider's own test believes a Recreate update to be over in the moment in which the old pod is
+stopped and the conditions still are those of the old revision (pulumi-kubernetes,
+provider/pkg/await/deployment.go: `checkReplicaSetStatus`); the next replica would then go too. One
+expression, because both must hold in the same status; it is looked at only once the controller has
+observed the change (condition/jsonpath.go).
+"""
 GPU_CLAIM = "gpu"
 """Name of the pod's claim of devices, and of the only request in it."""
 
@@ -56,6 +65,7 @@ class VllmServerArgs:
     replicas: Sequence[ReplicaArgs]
     api_key: k8s.core.v1.Secret | None = None
     hf_token: k8s.core.v1.Secret | None = None
+    service_annotations: Mapping[str, str] = field(default_factory=dict)
 
 
 def probe(clocks: Clocks, period: int, failures: int) -> k8s.core.v1.ProbeArgs:
@@ -305,11 +315,12 @@ class VllmServer(pulumi.ComponentResource):
         """One Deployment for each replica, each after the one before; the first of them."""
         gpu_template = self._claim_template() if self._args.pool.allocation == "dra" else None
         timeout = f"{self._args.clocks.deployment_timeout_seconds}s"
+        annotations = ROLLED_OUT if len(self._args.replicas) > 1 else None
         made: list[k8s.apps.v1.Deployment] = []
         for number, replica in enumerate(self._args.replicas):
             deployment = k8s.apps.v1.Deployment(
                 f"{self._name}-deployment-{number}",
-                metadata=self._metadata(naming.server_name(self._args.name, number)),
+                metadata=self._metadata(naming.server_name(self._args.name, number), annotations),
                 spec=deployment_spec(self._args, number, service_account, gpu_template),
                 opts=pulumi.ResourceOptions(
                     parent=self,
@@ -342,9 +353,11 @@ class VllmServer(pulumi.ComponentResource):
     def _service(self, first: k8s.apps.v1.Deployment) -> k8s.core.v1.Service:
         """The address, given out as soon as one replica is there to answer."""
         timeout = f"{self._args.clocks.service_timeout_seconds}s"
+        address = naming.service_name(self._args.name, self._args.service)
         return k8s.core.v1.Service(
-            f"{self._name}-service",
-            metadata=self._metadata(naming.service_name(self._args.name, self._args.service)),
+            # Of the object's own name: under a renamed YAML key it would be made, then deleted as the old key's.
+            f"{address}-service",
+            metadata=self._metadata(address, dict(self._args.service_annotations) or None),
             spec=service_spec(self._args),
             opts=pulumi.ResourceOptions(
                 parent=self,
@@ -353,8 +366,10 @@ class VllmServer(pulumi.ComponentResource):
             ),
         )
 
-    def _metadata(self, name: str) -> k8s.meta.v1.ObjectMetaArgs:
-        return k8s.meta.v1.ObjectMetaArgs(name=name, namespace=self._args.namespace, labels=self._labels())
+    def _metadata(self, name: str, annotations: Mapping[str, str] | None = None) -> k8s.meta.v1.ObjectMetaArgs:
+        return k8s.meta.v1.ObjectMetaArgs(
+            name=name, namespace=self._args.namespace, labels=self._labels(), annotations=annotations
+        )
 
     def _labels(self) -> dict[str, str]:
         return naming.component_labels(self._args.stack, self._args.name, COMPONENT)

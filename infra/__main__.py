@@ -9,6 +9,7 @@ from infra.config.program import load
 from infra.environment import Environment
 from infra.live import LiveError, look
 from infra.preflight import check_live, check_plan
+from infra.preflight.monitoring import missing_kinds
 from infra.report import announce, repeat_on
 from planner.plan import plan_services
 
@@ -18,15 +19,16 @@ def main() -> None:
     stack = pulumi.get_stack()
     try:
         config, secrets = load()
-        plans, findings = plan_services(config.nodes, config.services)
+        plans, findings = plan_services(config.nodes, config.watched_services)
         findings += check_plan(config, secrets.present, plans)
-        findings += check_live(config, stack, look(config.cluster))
+        cluster = look(config.cluster)
+        findings += check_live(config, stack, cluster)
     except ConfigError as error:
         return announce(error.findings)
     except LiveError as error:
         return announce([*findings, error.finding], plans)
     announce(findings, plans)
-    environment = Environment(stack, config, secrets, plans)
+    environment = Environment(stack, config, secrets, plans, not missing_kinds(cluster))
     repeat_on(environment.servers, findings)
     pulumi.export("services", environment.outputs)
     return None

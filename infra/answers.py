@@ -7,15 +7,24 @@ from dataclasses import asdict
 from typing import Any
 
 from planner.capacity import dollars_per_month
+from planner.checklist import checklists
+from planner.compile_cache import key_of
 from planner.findings import Finding
 from planner.plan import ServicePlan
+from planner.spec.monitoring import MonitoringSpec
 
 
-def answers(plans: Mapping[str, ServicePlan], findings: Iterable[Finding]) -> dict[str, Any]:
+def answers(
+    plans: Mapping[str, ServicePlan], findings: Iterable[Finding], monitoring: MonitoringSpec | None = None
+) -> dict[str, Any]:
     """Everything that `vllm-infra plan --json` prints."""
+    found = tuple(findings)
     return {
         "services": {name: service_answers(plan) for name, plan in plans.items()},
-        "findings": [asdict(finding) for finding in findings],
+        "findings": [asdict(finding) for finding in found],
+        "checklist": {
+            name: [asdict(box) for box in boxes] for name, boxes in checklists(plans, found, monitoring).items()
+        },
     }
 
 
@@ -27,6 +36,7 @@ def service_answers(plan: ServicePlan) -> dict[str, Any]:
         "argv": list(plan.argv),
         "probes": probe_answers(plan),
         "cost": cost_answers(plan),
+        "compileCache": key_of(plan).as_data(),
     }
 
 
@@ -57,6 +67,14 @@ def startup_answers(plan: ServicePlan) -> dict[str, Any]:
     return {
         "phases": {phase.name: round(phase.seconds, 1) for phase in plan.cold.phases},
         "warmPhases": {phase.name: round(phase.seconds, 1) for phase in plan.warm.phases},
+        "steps": [
+            {
+                "there": step.there,
+                "seconds": round(step.start.seconds, 1),
+                "initEngineSeconds": round(step.start.init_engine_seconds, 1),
+            }
+            for step in plan.steps
+        ],
         "coldSeconds": round(plan.cold.seconds, 1),
         "warmSeconds": round(plan.warm.seconds, 1),
         "budgetSeconds": plan.clocks.startup_window_seconds,
@@ -106,5 +124,7 @@ def short_answers(plan: ServicePlan) -> dict[str, Any]:
         "nvidiaSmiMiB": round(plan.memory.nvidia_smi_mib),
         "startupBudgetSeconds": plan.clocks.startup_window_seconds,
         "downtimeSeconds": round(plan.downtime_seconds),
+        # Another value: the next start compiles once more, and takes longer than the downtime above.
+        "compileCache": key_of(plan).digest,
         **cost_answers(plan),
     }

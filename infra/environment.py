@@ -10,8 +10,11 @@ import pulumi_kubernetes as k8s
 from components import naming
 from components.image_pre_pull import ImagePrePull, ImagePrePullArgs
 from components.model_cache import ModelCache, ModelCacheArgs
-from components.secrets import credential
+from components.monitoring import Monitoring, MonitoringArgs, service_annotations
+from components.monitoring_names import targets_of
 from components.placement import share_one_claim
+from components.secrets import credential
+from components.standalone_monitoring import CREDENTIAL_KEY
 from components.vllm_server import ReplicaArgs, VllmServer, VllmServerArgs
 from infra.answers import short_answers
 from infra.config import StackConfig
@@ -19,27 +22,44 @@ from infra.config.program import StackSecrets
 from infra.failed_start import explain_failed_start
 from planner.plan import ServicePlan
 from planner.spec import ClusterSpec, ServiceSpec
+from planner.spec.monitoring import NoMonitoring
 
 
 class Environment:
     """The components of a stack. ``outputs`` is what the stack exports, ``servers`` the server of each service."""
 
     def __init__(
-        self, stack: str, config: StackConfig, secrets: StackSecrets, plans: Mapping[str, ServicePlan]
+        self,
+        stack: str,
+        config: StackConfig,
+        secrets: StackSecrets,
+        plans: Mapping[str, ServicePlan],
+        operator_present: bool,
     ) -> None:
         self._stack, self._config = stack, config
         self._provider = kubernetes_provider(config.cluster)
+        self._nodes = self._create_nodes(plans)
         self._namespace = self._create_namespace()
         self._hf_token = self._credential("hf-token", "token", secrets.hf_token)
         self._api_key = self._credential("api-key", "key", secrets.api_key)
         self.servers: dict[str, VllmServer] = {}
         self.outputs = {name: self._service(plan) for name, plan in plans.items()}
+        self._monitor(plans, secrets, operator_present)
 
     def _options(self, **options: object) -> pulumi.ResourceOptions:
         return pulumi.ResourceOptions.merge(
-            pulumi.ResourceOptions(provider=self._provider),
+            pulumi.ResourceOptions(provider=self._provider, transformations=[take_over(self._config.cluster)]),
             pulumi.ResourceOptions(**options),  # type: ignore[arg-type]
         )
+
+    def _create_nodes(self, plans: Mapping[str, ServicePlan]) -> Mapping[str, list[pulumi.Resource]]:
+        """What a pod of each pool waits for; nothing where the nodes are there already."""
+        reference = self._config.cluster.eks
+        if reference is None:
+            return {}
+        from infra.eks import EksNodes  # noqa: PLC0415 - takes a second to load, which only EKS needs
+
+        return EksNodes(self._stack, self._config, reference, plans, self._provider).ready
 
     def _create_namespace(self) -> k8s.core.v1.Namespace:
         name = self._config.cluster.namespace
@@ -69,8 +89,9 @@ class Environment:
         return {"address": server.address, **short_answers(plan)}
 
     def _pre_pull(self, plan: ServicePlan) -> list[pulumi.Resource]:
+        nodes = self._nodes.get(plan.service.pool, [])
         if plan.pool.image_delivery != "daemonSet":
-            return []
+            return nodes
         args = ImagePrePullArgs(
             stack=self._stack,
             namespace=self._namespace.metadata.name,
@@ -79,8 +100,9 @@ class Environment:
             image=plan.service.image,
             security=plan.service.security,
             timeout_seconds=plan.clocks.pre_pull_timeout_seconds,
+            after=nodes,
         )
-        return [ImagePrePull(plan.name, args, self._options())]
+        return [*nodes, ImagePrePull(plan.name, args, self._options())]
 
     def _caches(self, plan: ServicePlan, pre_pull: list[pulumi.Resource]) -> list[ModelCache]:
         """The cache of each replica. They are filled one after the other: the hub's rate is one for all."""
@@ -129,14 +151,35 @@ class Environment:
                 ReplicaArgs(
                     claim_name=caches[replica % len(caches)].claim_name,
                     after=[*caches[replica % len(caches)].ready, *pre_pull],
-                    hooks=explain_failed_start(self._config.cluster, plan.name, replica),
+                    hooks=explain_failed_start(self._config.cluster, plan.name, plan.service.pool, replica),
                 )
                 for replica in range(plan.service.replicas)
             ],
             api_key=self._api_key,
             hf_token=self._hf_token,
+            service_annotations=self._scrape_annotations(plan.service),
         )
         return VllmServer(plan.name, args, self._options())
+
+    def _scrape_annotations(self, service: ServiceSpec) -> dict[str, str]:
+        spec = self._config.monitoring
+        return {} if isinstance(spec, NoMonitoring) else service_annotations(spec, service.exposure.port)
+
+    def _monitor(self, plans: Mapping[str, ServicePlan], secrets: StackSecrets, operator_present: bool) -> None:
+        spec, namespace = self._config.monitoring, self._config.cluster.namespace
+        if isinstance(spec, NoMonitoring):
+            return
+        args = MonitoringArgs(
+            stack=self._stack,
+            namespace=self._namespace.metadata.name,
+            namespace_name=namespace,
+            spec=spec,
+            targets=targets_of(plans, spec, namespace),
+            crds_present=operator_present,
+            after=list(self.servers.values()),
+            receiver_secret=self._credential("alert-receiver", CREDENTIAL_KEY, secrets.alert_receiver),
+        )
+        Monitoring("monitoring", args, self._options())
 
 
 def kubernetes_provider(cluster: ClusterSpec) -> k8s.Provider:
@@ -148,11 +191,32 @@ def kubernetes_provider(cluster: ClusterSpec) -> k8s.Provider:
     """
     return k8s.Provider(
         "cluster",
-        kubeconfig=cluster.kubeconfig,
+        # An output, because the SDK would put the path that KUBECONFIG has here in the place of none: the provider
+        # reads that variable itself, and a path of one machine is no change on the next.
+        kubeconfig=pulumi.Output.from_input(cluster.kubeconfig),
         context=cluster.context,
         cluster_identifier=cluster.context,
         upsert_existing_objects=True,
     )
+
+
+def take_over(cluster: ClusterSpec) -> pulumi.ResourceTransformation:
+    """Lets the stack's word win on what `cluster.adopt` names, wherever among the components it is made.
+
+    Whoever made such an object still manages its fields, and another value would be refused as a conflict:
+    https://kubernetes.io/docs/reference/using-api/server-side-apply/#conflicts.
+    """
+
+    def force(args: pulumi.ResourceTransformationArgs) -> pulumi.ResourceTransformationResult | None:
+        metadata = args.props.get("metadata")
+        if not isinstance(metadata, k8s.meta.v1.ObjectMetaArgs):
+            return None
+        if f"{args.type_.rsplit(':', maxsplit=1)[-1]}/{metadata.name}" not in cluster.adopt:
+            return None
+        metadata.annotations = {**(metadata.annotations or {}), "pulumi.com/patchForce": "true"}  # type: ignore[dict-item]
+        return pulumi.ResourceTransformationResult({**args.props, "metadata": metadata}, args.opts)
+
+    return force
 
 
 def pod_security_level(services: Mapping[str, ServiceSpec]) -> str:

@@ -18,6 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, list_kube_config_contexts, new_client_from_config
 from urllib3.exceptions import HTTPError
 
+from components import naming
 from planner.findings import Finding
 from planner.spec import ClusterSpec
 
@@ -35,8 +36,18 @@ LISTS: Mapping[str, str] = {
     "Deployment": "/apis/apps/v1/namespaces/{namespace}/deployments",
     "DaemonSet": "/apis/apps/v1/namespaces/{namespace}/daemonsets",
     "Job": "/apis/batch/v1/namespaces/{namespace}/jobs",
+    "ConfigMap": "/api/v1/namespaces/{namespace}/configmaps",
+    "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/roles",
+    "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings",
+    "ServiceMonitor": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/servicemonitors",
+    "PrometheusRule": "/apis/monitoring.coreos.com/v1/namespaces/{namespace}/prometheusrules",
+    "PodDisruptionBudget": "/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
+    "DeviceClass": "/apis/resource.k8s.io/{dra}/deviceclasses",
+    "ResourceSlice": "/apis/resource.k8s.io/{dra}/resourceslices",
 }
 """Every kind that is looked at. What a preview's role must be allowed to list is exactly this."""
+NOT_EVERYWHERE = frozenset({"DeviceClass", "ResourceSlice", "ServiceMonitor", "PrometheusRule"})
+"""Kinds that a cluster may lack: they are then absent from `LiveCluster.objects`."""
 
 
 class LiveError(Exception):
@@ -48,15 +59,24 @@ class LiveError(Exception):
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What the API server answers: the HTTP status, and the body as it came."""
+
+    status: int
+    body: bytes
+
+
+@dataclass(frozen=True)
 class LiveCluster:
-    """What is in the cluster: manifests by kind and name, as the API server returns them."""
+    """What is in the cluster: manifests by kind and name, as the API server returns them. A kind that
+    the cluster does not serve is absent."""
 
     version: str
     objects: Mapping[str, Mapping[str, dict[str, Any]]]
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """The object, or ``None`` when there is none of that name."""
-        return self.objects[kind].get(name)
+        return self.objects.get(kind, {}).get(name)
 
 
 def look(cluster: ClusterSpec) -> LiveCluster:
@@ -67,11 +87,18 @@ def look(cluster: ClusterSpec) -> LiveCluster:
     """
     api = connect(cluster)
     version = str(_get(api, cluster, "/version")["gitVersion"])
+    paths = {kind: _path(path, cluster) for kind, path in LISTS.items()}
+    lists = {kind: _get(api, cluster, path, kind in NOT_EVERYWHERE) for kind, path in paths.items() if path}
     objects = {
-        kind: {item["metadata"]["name"]: item for item in _get(api, cluster, path)["items"]}
-        for kind, path in LISTS.items()
+        kind: {item["metadata"]["name"]: item for item in found["items"]} for kind, found in lists.items() if found
     }
     return LiveCluster(version, objects)
+
+
+def _path(path: str, cluster: ClusterSpec) -> str | None:
+    """Where a kind is listed; ``None`` when the declared version of Kubernetes cannot serve it."""
+    dra = naming.dra_version(int(cluster.kubernetes_version.split(".")[1]))
+    return None if dra is None and "{dra}" in path else path.format(namespace=cluster.namespace, dra=dra)
 
 
 def connect(cluster: ClusterSpec) -> client.ApiClient:
@@ -97,26 +124,35 @@ def connect(cluster: ClusterSpec) -> client.ApiClient:
     return new_client_from_config(cluster.kubeconfig, context=cluster.context)
 
 
-def _get(api: client.ApiClient, cluster: ClusterSpec, path: str) -> dict[str, Any]:
-    path = path.format(namespace=cluster.namespace)
+def get(api: client.ApiClient, path: str, cluster: str = "the cluster") -> Answer:
+    """The API server's answer to a GET of ``path``, whatever its status. ``cluster`` is what an error calls it.
+
+    Raises:
+        LiveError: unreachable, or silent for TIMEOUT_SECONDS at every try; its cause is the client's own error.
+    """
+    # As client-go asks (rest/request.go: NewRequest): JSON, except for what is none, such as a log.
+    headers = {"Accept": "application/json, */*"}
     try:
-        answer = api.call_api(
-            *api.param_serialize(
-                "GET", path, auth_settings=["BearerToken"], header_params={"Accept": "application/json"}
-            ),
-            _request_timeout=TIMEOUT_SECONDS,
-        )
-        body = answer.read()
+        request = api.param_serialize("GET", path, auth_settings=["BearerToken"], header_params=headers)
+        answer = api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
+        return Answer(answer.status, answer.read())
     except (HTTPError, OSError, ApiException) as error:
-        raise _unreachable(cluster, error) from None
+        raise _unreachable(cluster, error) from error
+
+
+def _get(api: client.ApiClient, cluster: ClusterSpec, path: str, may_be_absent: bool = False) -> dict[str, Any]:
+    """The answer to a read; empty when there is no such path and there need not be."""
+    answer = get(api, path, f"the cluster of context {cluster.context!r}")
+    if may_be_absent and answer.status == HTTPStatus.NOT_FOUND:
+        return {}
     if answer.status != HTTPStatus.OK:
         raise _refused(cluster, path, answer.status)
-    return dict(json.loads(body))
+    return dict(json.loads(answer.body))
 
 
-def _unreachable(cluster: ClusterSpec, error: Exception) -> LiveError:
+def _unreachable(cluster: str, error: Exception) -> LiveError:
     reason = str(getattr(error, "reason", None) or error)
-    message = f"the cluster of context {cluster.context!r} cannot be reached: {reason}"
+    message = f"{cluster} cannot be reached: {reason}"
     return _error("context", message, "start it, or check network and VPN; nothing was changed")
 
 

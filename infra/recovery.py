@@ -26,8 +26,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-from urllib3.exceptions import HTTPError
 
 from infra import live
 from infra.config import read, stack_path
@@ -37,7 +35,6 @@ from planner.spec import ClusterSpec
 Action = Literal["adopted", "superseded", "repeated", "removed", "cleared"]
 State = dict[str, Any]
 
-TIMEOUT_SECONDS = 10
 PAUSE_SECONDS = 2
 PAUSES = 300
 """Ten minutes: how long Pulumi itself waits for a deletion (pulumi-kubernetes, await.go: Deletion)."""
@@ -420,14 +417,11 @@ def _is_kind(item: State, kind: str) -> bool:
 
 
 def _get(api: client.ApiClient, path: str, context: str) -> State | None:
-    headers = {"Accept": "application/json"}
     try:
-        request = api.param_serialize("GET", path, auth_settings=["BearerToken"], header_params=headers)
-        answer = api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
-        body = answer.response.data
-    except (HTTPError, OSError, ApiException) as error:
+        answer = live.get(api, path)
+    except live.LiveError as error:
         raise RecoveryError(
-            f"the cluster of context {context!r} cannot be asked ({error}): nothing was changed"
+            f"the cluster of context {context!r} cannot be asked ({error.__cause__}): nothing was changed"
         ) from None
     if answer.status == HTTPStatus.NOT_FOUND:
         return None
@@ -435,7 +429,7 @@ def _get(api: client.ApiClient, path: str, context: str) -> State | None:
         raise RecoveryError(
             f"the cluster of context {context!r} answers {answer.status} to a read of {path}: nothing was changed"
         )
-    return dict(json.loads(body))
+    return dict(json.loads(answer.body))
 
 
 def _pulumi(workdir: Path, *arguments: str, text: str | None = None) -> str:

@@ -12,6 +12,8 @@ from infra.tables import overview
 from planner.findings import Finding, by_severity
 from planner.plan import ServicePlan
 
+EXPLAINED = 32
+"""Exit code after which the language host adds no word of its own (pulumi-language-python-exec)."""
 WIDTH = 110
 """Columns of the plan in a log; fits a terminal and a pull request."""
 
@@ -33,7 +35,7 @@ def announce(findings: Iterable[Finding], plans: Mapping[str, ServicePlan] | Non
     """Print every finding once, then the plan; with an error among them, end without a traceback.
 
     Raises:
-        pulumi.RunError: nothing was registered, hence nothing is created, changed or lost.
+        SystemExit: nothing was registered, hence nothing is created, changed or lost.
     """
     ordered = by_severity(findings)
     for finding in ordered:
@@ -43,7 +45,8 @@ def announce(findings: Iterable[Finding], plans: Mapping[str, ServicePlan] | Non
         pulumi.log.info(plan_text(plans))
     errors = [sentence(finding) for finding in ordered if finding.level == "error"]
     if errors:
-        raise pulumi.RunError("\n".join([f"{len(errors)} error(s); nothing was created, changed or lost", *errors]))
+        pulumi.log.error("\n".join([f"{len(errors)} error(s); nothing was created, changed or lost", *errors]))
+        raise SystemExit(EXPLAINED)
 
 
 def repeat_on(servers: Mapping[str, pulumi.Resource], findings: Iterable[Finding]) -> None:

@@ -9,9 +9,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from planner.checklist import Box, checklists, questions
 from planner.findings import Finding, by_severity
 from planner.plan import ServicePlan
+from planner.spec.monitoring import MonitoringSpec
 
+_STATUSES = {"held": "green", "checked": "cyan", "person": "yellow", "not offered": "dim"}
 _LEVELS = {"error": ("error", "bold red"), "warn": ("warning", "yellow"), "info": ("note", "cyan")}
 
 
@@ -24,7 +27,8 @@ def service_block(plan: ServicePlan) -> RenderableType:
     """Fit, start-up and command of one service."""
     title = f"{plan.name}: {plan.model.id} on {plan.gpu.name}, vLLM {plan.release.version}"
     command = Text(" ".join(plan.argv), style="dim")
-    return Panel(Group(memory_table(plan), startup_table(plan), command), title=title, title_align="left")
+    tables = (memory_table(plan), startup_table(plan), steps_table(plan))
+    return Panel(Group(*tables, command), title=title, title_align="left")
 
 
 def memory_table(plan: ServicePlan) -> Table:
@@ -62,7 +66,20 @@ def startup_table(plan: ServicePlan) -> Table:
     table.add_row("total", f"{plan.cold.seconds:.1f} s", f"{plan.warm.seconds:.1f} s", style="bold")
     clocks = plan.clocks
     table.add_row("budget", f"{clocks.startup_window_seconds} s", "", "startup probe: the worst credible start fits in")
-    table.add_row("downtime", "", f"{plan.downtime_seconds:.0f} s", "of a change: the old server's stop and a restart")
+    of = "of a change: the old server's stop and a restart"
+    if plan.service.replicas > 1:
+        of = f"of a change: one replica after the other is away, each for {plan.away_seconds:.0f} s"
+    table.add_row("downtime", "", f"{plan.downtime_seconds:.0f} s", of)
+    return table
+
+
+def steps_table(plan: ServicePlan) -> Table:
+    """What each cache is worth: a start with it and with all above it."""
+    table = Table(title="Start with", title_justify="left", box=None, pad_edge=False)
+    for column in ("", "total", "init engine"):
+        table.add_column(column, justify="right" if column else "left")
+    for step in plan.steps:
+        table.add_row(step.there, f"{step.start.seconds:.1f} s", f"{step.start.init_engine_seconds:.1f} s")
     return table
 
 
@@ -73,4 +90,27 @@ def findings_table(findings: Iterable[Finding]) -> RenderableType:
         label, style = _LEVELS[finding.level]
         text = Text.assemble((finding.path, "bold"), f": {finding.message}\n", (f"→ {finding.remedy}", "dim"))
         table.add_row(Text(label, style=style), text, Text(finding.rule, style="dim"))
+    return table
+
+
+def checklist_table(
+    plans: Mapping[str, ServicePlan], findings: Iterable[Finding], monitoring: MonitoringSpec | None = None
+) -> Table:
+    """The production checklist: each box once for all services that have the same answer to it."""
+    table = Table(title="Production checklist", title_justify="left", box=None, pad_edge=False, show_header=False)
+    answers: dict[Box, list[str]] = {}
+    for name, boxes in checklists(plans, findings, monitoring).items():
+        for box in boxes:
+            answers.setdefault(box, []).append(name)
+    order, section = [question.id for question in questions()], ""
+    for box in sorted(answers, key=lambda box: order.index(box.id)):
+        if box.section != section:
+            section = box.section
+            table.add_row("", Text(section, style="bold"))
+        whose = f"{', '.join(answers[box])}: " if len(answers[box]) < len(plans) else ""
+        said = "".join(f"\n{line}" for line in box.said)
+        table.add_row(
+            Text(box.status, style=_STATUSES[box.status]),
+            Text.assemble(f"{box.box}\n", (f"{whose}{box.where}{said}", "dim")),
+        )
     return table

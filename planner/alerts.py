@@ -16,7 +16,7 @@ from planner.plan import ServicePlan
 from planner.releases import UnknownReleaseError, release_of
 from planner.spec import ServiceSpec
 from planner.spec.monitoring import ActiveMonitoring, AlertsSpec, alerts_of
-from planner.startup import CacheState, plan_startup, warm_restart
+from planner.startup import CacheState, plan_startup
 
 Rule = dict[str, Any]
 OF_SERVER = 'container="vllm"'
@@ -137,8 +137,8 @@ def target_of(
     claims: tuple[str, ...],
 ) -> Target:
     """What the rules of a planned service must know. ``service``, ``servers``, ``claims``: names of its objects."""
-    compiling = CacheState(image=True, weights=True, page_cache=True, compile_cache=False)
-    facts = (plan.gpu, plan.model, plan.release, plan.service, plan.pool)
+    uncompiled = CacheState(image=True, weights=True, page_cache=True, compile_cache=False)
+    compiling = plan_startup(plan.gpu, plan.model, plan.release, plan.service, plan.pool, uncompiled)
     price = plan.pool.price_per_hour
     return Target(
         name=plan.name,
@@ -151,8 +151,8 @@ def target_of(
         prefix_caching=plan.service.engine.enable_prefix_caching is not False,
         kv_tokens=plan.memory.kv_tokens,
         startup_window_seconds=plan.clocks.startup_window_seconds,
-        warm_start_seconds=warm_restart(*facts).in_container_seconds,
-        compiling_start_seconds=plan_startup(*facts, compiling).in_container_seconds,
+        warm_start_seconds=plan.warm.in_container_seconds,
+        compiling_start_seconds=compiling.in_container_seconds,
         price_per_hour=None if price is None else price * plan.service.gpus / plan.pool.gpus_per_node,
         scrape_interval_seconds=monitoring.scrape_interval_seconds,
         runbook_url=monitoring.runbook_url,

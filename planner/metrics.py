@@ -129,13 +129,22 @@ def with_custom_buckets(metrics: Metrics, arguments: Iterable[str]) -> Metrics:
         (value for word, value in zip(words, [*words[1:], ""], strict=True) if word == CUSTOM_BUCKETS),
         next((word.partition("=")[2] for word in words if word.startswith(f"{CUSTOM_BUCKETS}=")), None),
     )
-    chosen = json.loads(given) if given else {}
+    chosen = _buckets_by_key(given or "")
     changed = {
         name: replace(metrics.families[name], buckets=tuple(sorted(float(edge) for edge in chosen[key])))
         for name, key in CUSTOM_BUCKET_KEYS.items()
         if key in chosen
     }
     return replace(metrics, families=MappingProxyType({**metrics.families, **changed}))
+
+
+def _buckets_by_key(text: str) -> Mapping[str, list[float]]:
+    """The edges by key; none when the text is no JSON object, which the check of the arguments reports."""
+    try:
+        chosen = json.loads(text)
+    except ValueError:
+        return {}
+    return chosen if isinstance(chosen, dict) else {}
 
 
 def length_bucket_count(max_model_len: int) -> int:

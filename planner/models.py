@@ -34,9 +34,9 @@ class ModelFacts:
 
     ``weight_bytes`` is ``metadata.total_size`` of the index. ``max_position_embeddings`` is the longest context that
     vLLM derives from the config, tokens. ``sliding_window`` is None when no layer uses one (Qwen2 carries the key
-    with ``use_sliding_window: false``), ``sliding_layers`` counts the layers that do. ``quantization_group_size`` is how
-    many weights share a scale. ``unknown`` names what of the
-    layout the planner cannot compute with; ``estimated`` is true when the bytes are not exact.
+    with ``use_sliding_window: false``), ``sliding_layers`` counts the layers that do.
+    ``quantization_group_size`` is how many weights share a scale. ``unknown`` names what of the layout the planner
+    cannot compute with; ``estimated`` is true when the bytes are not exact.
     """
 
     id: str

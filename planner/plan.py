@@ -13,7 +13,7 @@ from planner.memory import MemoryPlan, plan_memory
 from planner.models import ModelFacts, UnknownModelError, facts
 from planner.releases import Release, UnknownReleaseError, release_of
 from planner.spec import PoolSpec, ServiceSpec, gibibytes
-from planner.startup import StartupPlan, cold_start, warm_restart
+from planner.startup import ColdStartStep, StartupPlan, cold_start, cold_start_steps, warm_restart
 
 SHARED_MEMORY_GIB = 8
 """Size of /dev/shm where the memory limit leaves room for it."""
@@ -36,6 +36,8 @@ class ServicePlan:
     """The first start of all, with nothing cached anywhere."""
     warm: StartupPlan
     """A restart with every cache in place."""
+    steps: tuple[ColdStartStep, ...]
+    """What lies between the two, cache by cache."""
     clocks: Clocks
     argv: tuple[str, ...]
     shared_memory: str
@@ -44,12 +46,17 @@ class ServicePlan:
     """CPUs that are reserved, a Kubernetes quantity."""
 
     @property
-    def downtime_seconds(self) -> float:
-        """How long a change leaves the service without a server: the old one's stop and a warm start.
+    def away_seconds(self) -> float:
+        """How long a change takes one replica away: the old server's stop and a warm start.
 
         The start counts from the pod's creation; a change that leaves the compile cache cold takes longer.
         """
         return self.clocks.drain_seconds + self.warm.seconds
+
+    @property
+    def downtime_seconds(self) -> float:
+        """How long a change leaves the service without a server: several replicas go one after the other."""
+        return self.away_seconds if self.service.replicas == 1 else 0.0
 
     @property
     def dollars_per_hour(self) -> float | None:
@@ -91,6 +98,7 @@ def plan_service(name: str, service: ServiceSpec, pool: PoolSpec) -> ServicePlan
         memory=plan_memory(gpu, model, release, service),
         cold=cold_start(gpu, model, release, service, pool),
         warm=warm_restart(gpu, model, release, service, pool),
+        steps=cold_start_steps(gpu, model, release, service, pool),
         clocks=plan_clocks(gpu, model, release, service, pool),
         argv=render(service, release),
         shared_memory=shared_memory(service),
@@ -110,15 +118,20 @@ def shared_memory(service: ServiceSpec) -> str:
 def _unknown(name: str, service: ServiceSpec, pool: PoolSpec) -> list[Finding]:
     """What the tables lack; each error's message says what there is and how to add to it."""
     lookups = (
-        (f"vllm:nodes.{service.pool}.gpu", "GPU-UNKNOWN", lambda: gpu_of(pool)),
-        (f"vllm:services.{name}.model.id", "MODEL-UNKNOWN", lambda: facts(service.model.id)),
-        (f"vllm:services.{name}.image.tag", "RELEASE-UNKNOWN", lambda: release_of(service.image)),
+        (f"vllm:nodes.{service.pool}.gpu", "GPU-UNKNOWN", "planner/data/gpus.json", lambda: gpu_of(pool)),
+        (f"vllm:services.{name}.model.id", "MODEL-UNKNOWN", "planner/data/models", lambda: facts(service.model.id)),
+        (
+            f"vllm:services.{name}.image.tag",
+            "RELEASE-UNKNOWN",
+            "planner/data/releases",
+            lambda: release_of(service.image),
+        ),
     )
     found = []
-    for path, rule, lookup in lookups:
+    for path, rule, source, lookup in lookups:
         try:
             lookup()
         except (UnknownGpuError, UnknownModelError, UnknownReleaseError) as error:
             message, _, remedy = str(error).partition("; ")
-            found.append(Finding("error", path, message, remedy, rule))
+            found.append(Finding("error", path, message, remedy or "a release between those", rule, source))
     return found

@@ -65,6 +65,8 @@ class CacheState:
 
 
 COLD = CacheState(image=False, weights=False, page_cache=False, compile_cache=False)
+IMAGE_THERE = CacheState(image=True, weights=False, page_cache=False, compile_cache=False)
+WEIGHTS_THERE = CacheState(image=True, weights=True, page_cache=True, compile_cache=False)
 WARM = CacheState(image=True, weights=True, page_cache=True, compile_cache=True)
 
 
@@ -177,6 +179,38 @@ def cold_start(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSp
 def warm_restart(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
     """A restart with every cache in place; with the stop of the old pod it is the downtime of a change."""
     return plan_startup(gpu, facts, release, service, pool, WARM)
+
+
+@dataclass(frozen=True)
+class ColdStartStep:
+    """A start with one cache more than the step before: ``there`` is what was added."""
+
+    there: str
+    start: StartupPlan
+
+
+def cold_start_steps(
+    gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec
+) -> tuple[ColdStartStep, ...]:
+    """What each cache saves: starts from nothing to everything, the last with the stack's own graph sizes.
+
+    Each row keeps what the rows above have. A stack that records the release's own graph sizes, or none, has no
+    last row.
+    """
+    sizes = service.engine.cudagraph_capture_sizes
+    engine = service.engine.model_copy(update={"cudagraph_capture_sizes": None})
+    states = {
+        "nothing": COLD,
+        "image on the node": IMAGE_THERE,
+        "weights on the claim": WEIGHTS_THERE,
+        "compile cache on the claim": WARM,
+    }
+    given = (gpu, facts, release, service.model_copy(update={"engine": engine}), pool)
+    steps = [ColdStartStep(there, plan_startup(*given, state)) for there, state in states.items()]
+    if sizes is not None and not service.engine.enforce_eager:
+        last = warm_restart(gpu, facts, release, service, pool)
+        steps.append(ColdStartStep(f"graphs of {len(sizes)} sizes", last))
+    return tuple(steps)
 
 
 def worst_credible(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> float:

@@ -14,6 +14,7 @@ import gzip
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -73,16 +74,23 @@ def compact(name: str, answer: dict[str, Any], offered: dict[str, str], price: f
         "zones": offered,
         "dollarsPerHour": price,
     }
-    driver = MINIMUM_DRIVERS.get(name.split(".")[0])
+    driver = MINIMUM_DRIVERS.get(name.split(".", maxsplit=1)[0])
     return entry if driver is None else {**entry, "minimumDriver": driver}
+
+
+def nvidia_gpus(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    """The NVIDIA cards of a type."""
+    return [gpu for gpu in answer.get("GpuInfo", {}).get("Gpus", []) if gpu["Manufacturer"] == "NVIDIA"]
 
 
 def is_whole_nvidia(answer: dict[str, Any]) -> bool:
     """Whether the type has whole NVIDIA cards: vLLM plans with the memory of a whole one."""
-    return any(
-        gpu["Manufacturer"] == "NVIDIA" and gpu.get("GpuPartitionSize", 1.0) == 1.0
-        for gpu in answer.get("GpuInfo", {}).get("Gpus", [])
-    )
+    return any(gpu.get("GpuPartitionSize", 1.0) == 1.0 for gpu in nvidia_gpus(answer))
+
+
+def family_names(types: Iterable[str]) -> set[str]:
+    """``g6e`` of ``g6e.xlarge``, and so on."""
+    return {name.split(".")[0] for name in types}
 
 
 def main(answers: Path, price_file: Path) -> None:
@@ -93,22 +101,23 @@ def main(answers: Path, price_file: Path) -> None:
     prices = {name: float(value) for name, value in re.findall(r'"([a-z0-9-]+\.[a-z0-9-]+)":\s*([0-9.]+)', text)}
     date, region = re.findall(r"generated at (\d{4}-\d\d-\d\d)\S* for (\S+)", text)[0]
     gpu_types = sorted(name for name, answer in types.items() if is_whole_nvidia(answer))
+    with_nvidia = [name for name, answer in types.items() if nvidia_gpus(answer)]
     document = {
         "source": "EC2 DescribeInstanceTypes and DescribeInstanceTypeOfferings as recorded by moto 5.2.5",
-        "priceSource": f"AWS price list, on demand, Linux, {region}, as recorded by Karpenter (zz_generated.pricing_aws)",
+        "priceSource": "AWS price list, on demand, Linux, as recorded by Karpenter (zz_generated.pricing_aws.go)",
         "priceRegion": region,
         "priceDate": date,
-        "otherFamilies": sorted({name.split(".")[0] for name in types} - {name.split(".")[0] for name in gpu_types}),
-        "instances": {
-            name: compact(name, types[name], offered.get(name, {}), prices.get(name)) for name in gpu_types
-        },
+        "otherFamilies": sorted(family_names(types) - family_names(with_nvidia)),
+        "instances": {name: compact(name, types[name], offered.get(name, {}), prices.get(name)) for name in gpu_types},
     }
     TARGET.write_text(text_of(document), encoding="utf-8")
 
 
 def text_of(document: dict[str, Any]) -> str:
     """JSON with one line for each type: a diff of the table then says which type changed."""
-    instances = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in document["instances"].items())
+    instances = ",\n".join(
+        f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in document["instances"].items()
+    )
     head = [f"  {json.dumps(key)}: {json.dumps(value)}," for key, value in document.items() if key != "instances"]
     return "\n".join(["{", *head, '  "instances": {', instances, "  }", "}"]) + "\n"
 

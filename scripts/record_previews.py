@@ -26,6 +26,8 @@ TOKEN = "hf_TheTokenThatNobodyMaySee000000000"  # noqa: S105 - made up: a record
 KEPT_OF_STATE = ("id", "type", "inputs", "outputs", "retainOnDelete", "protect")
 OURS = "pulumi:pulumi:Stack"
 """The only resource whose outputs a reader needs: those of all others are long and repeat the inputs."""
+LONGEST = 200
+"""Characters that are kept of a text inside a state."""
 
 CHANGES: Mapping[str, Mapping[str, Any]] = {
     "nothing": {},
@@ -33,7 +35,7 @@ CHANGES: Mapping[str, Mapping[str, Any]] = {
     "engine": {"services.qwen.engine.maxModelLen": 1024},
     "claim": {"services.qwen.cache.claimName": "weights"},
     "namespace": {"cluster.namespace": "elsewhere"},
-    "refused": {"services.qwen.engine.maxModelLen": 32768},
+    "refused": {"services.qwen.engine.gpuMemoryUtilization": 0.3},
 }
 """Dotted path → value in the stack file, by the name of the recording."""
 
@@ -85,7 +87,7 @@ def previewed(stack: Stack, *, fails: bool = False) -> dict[str, Any]:
         command, cwd=stack.folder, env=stack.environment(), capture_output=True, text=True, check=False
     )
     if fails == (answer.returncode == 0):
-        raise SystemExit(f"exit code {answer.returncode}: {answer.stdout}\n{answer.stderr}")
+        raise SystemExit(f"exit code {answer.returncode}: {answer.stdout[-3000:]}\n{answer.stderr}")
     document: dict[str, Any] = json.loads(answer.stdout)
     return document
 
@@ -94,7 +96,8 @@ def write(name: str, document: Mapping[str, Any]) -> None:
     """Write one recording, and refuse one that holds what must not be in it."""
     text = json.dumps(trimmed(document), indent=1, ensure_ascii=False) + "\n"
     text = re.sub(r'"[^"]*/kubeconfig"', '"~/.kube/config"', text)
-    for forbidden in (TOKEN, TOKEN[::-1], str(Path.home()), tempfile.gettempdir(), "127.0.0.1:"):
+    temporary = f"{tempfile.gettempdir()}/{tempfile.gettempprefix()}"
+    for forbidden in (TOKEN, TOKEN[::-1], str(Path.home()), temporary, "127.0.0.1:"):
         if forbidden in text:
             raise SystemExit(f"{name}: holds {forbidden!r}: …{text[max(0, text.index(forbidden) - 200) :][:400]}…")
     (TARGET / f"{name}.json").write_text(text, encoding="utf-8")
@@ -118,10 +121,19 @@ def trimmed_step(step: Mapping[str, Any]) -> dict[str, Any]:
 
 def trimmed_state(state: Mapping[str, Any]) -> dict[str, Any]:
     """A state without times, source positions, stack traces and repeated outputs."""
-    kept = {key: state[key] for key in KEPT_OF_STATE if key in state}
+    kept = {key: shortened(state[key]) for key in KEPT_OF_STATE if key in state}
     if state["type"] != OURS:
         kept.pop("outputs", None)
     return kept
+
+
+def shortened(value: Any) -> Any:
+    """The value with every long text cut: the seed Job carries a whole program."""
+    if isinstance(value, dict):
+        return {key: shortened(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [shortened(inner) for inner in value]
+    return f"{value[:LONGEST]}…" if isinstance(value, str) and len(value) > LONGEST else value
 
 
 if __name__ == "__main__":

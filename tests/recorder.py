@@ -7,6 +7,7 @@ every registration has come in: use `record`, which returns then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,9 +60,41 @@ class Recording:
         }
 
 
+ACCOUNT, REGION = "123456789012", "us-east-1"
+CLUSTER = {
+    "endpoint": "https://0123456789ABCDEF.gr7.us-east-1.eks.amazonaws.com",
+    "certificateAuthorities": [{"data": "Y2VydGlmaWNhdGU="}],
+    "kubernetesNetworkConfigs": [{"serviceIpv4Cidr": "172.20.0.0/16"}],
+}
+BAKED_AMI = "ami-0baked000000000001"
+
+
+def aws_answer(token: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """What AWS answers to a look-up."""
+    return {**CLUSTER, **arguments} if token == "aws:eks/getCluster:getCluster" else {}
+
+
+def aws_outputs(type_: str, name: str, inputs: dict[str, Any]) -> dict[str, Any]:
+    """What AWS adds to a resource: names, ARNs in the form of their service, numbers of versions."""
+    service, kind = type_.removeprefix("aws:").partition("/")[0], type_.rpartition(":")[2]
+    # The provider names what has no name; Image Builder's ARNs are in lower case.
+    given = inputs.get("name") or f"{inputs.get('namePrefix', f'{name}-')}generated"
+    if service == "iam":
+        return {"name": given, "arn": f"arn:aws:iam::{ACCOUNT}:{kind.lower()}/{given}"}
+    if service == "imagebuilder":
+        path = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower()
+        version = f"/{inputs['version']}" if "version" in inputs else ""
+        arn = f"arn:aws:imagebuilder:{REGION}:{ACCOUNT}:{path}/{given.lower()}{version}"
+        made = [{"amis": [{"region": REGION, "image": BAKED_AMI}]}]
+        return {"arn": f"{arn}/1" if kind == "Component" else arn, "outputResources": made}
+    if kind == "NodeGroup":
+        return {"nodeGroupName": inputs.get("nodeGroupName", given)}
+    return {"name": given, "latestVersion": 3, **CLUSTER} if service in {"ec2", "eks"} else {}
+
+
 class _Mocks(mocks.Mocks):
-    def call(self, args: mocks.MockCallArgs) -> tuple[dict[str, Any], None]:  # noqa: ARG002 - nothing is called
-        return {}, None
+    def call(self, args: mocks.MockCallArgs) -> dict[str, Any]:
+        return aws_answer(args.token, args.args)
 
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str, dict[str, Any]]:
         state = dict(_unwrap(args.inputs))
@@ -70,6 +103,8 @@ class _Mocks(mocks.Mocks):
             # The provider names what has no name; without it a reference to the name silently vanishes.
             metadata.setdefault("name", f"{args.name}-generated")
             state["metadata"] = metadata
+        if args.typ.startswith("aws:"):
+            state |= aws_outputs(args.typ, args.name, state)
         return f"{args.name}-id", state
 
 

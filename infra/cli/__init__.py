@@ -10,14 +10,19 @@ import typer
 from rich.console import Console
 
 from infra.answers import answers
+from infra.cli.pinning import models, pin
+from infra.cli.pull_requests import preview_report
 from infra.config import ConfigError, StackConfig, read, stack_path
 from infra.config.stack_file import ROOT
 from infra.preflight import check_live, check_plan
-from infra.tables import findings_table, overview
+from infra.tables import checklist_table, findings_table, overview
 from planner.findings import Finding
 from planner.plan import plan_services
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.command()(preview_report)
+app.command()(pin)
+app.add_typer(models, name="models")
 out, err = Console(), Console(stderr=True)
 
 Stack = Annotated[str | None, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
@@ -65,13 +70,14 @@ def loaded(stack: str | None, file: Path | None, as_json: bool = False) -> tuple
 def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> None:
     """Say whether the model fits, which arguments are run, how long the start takes and what is wrong."""
     config, secrets = loaded(stack, file, as_json)
-    plans, findings = plan_services(config.nodes, config.services)
+    plans, findings = plan_services(config.nodes, config.watched_services)
     findings += check_plan(config, secrets, plans)
     if as_json:
         print_json(answers(plans, findings))
     else:
         out.print(overview(plans))
         out.print(findings_table(findings))
+        out.print(checklist_table(plans, findings))
     end(findings)
 
 
@@ -95,14 +101,18 @@ def diagnose(
 ) -> None:
     """Say why a start failed: reason, the field to change, the last events and log lines."""
     from infra.diagnosis import diagnose as explain  # noqa: PLC0415 - the client takes a second to load
-    from infra.diagnosis import read_facts, render  # noqa: PLC0415
+    from infra.diagnosis import in_stack_file, read_facts, render  # noqa: PLC0415
     from infra.live import LiveError, connect  # noqa: PLC0415
 
     config, _ = loaded(stack, None)
+    if service is not None and service not in config.services:
+        raise typer.BadParameter(f"services of {stack}: {', '.join(config.services)}")
     try:
         api = connect(config.cluster)
         for name in [service] if service else config.services:
-            out.print(render(explain(read_facts(api, config.cluster.namespace, name))), markup=False, highlight=False)
+            for replica in range(config.services[name].replicas):
+                found = explain(read_facts(api, config.cluster.namespace, name, replica))
+                out.print(render(in_stack_file(found, config.services[name].pool)), markup=False, highlight=False)
     except LiveError as error:
         out.print(findings_table([error.finding]))
         raise typer.Exit(1) from None

@@ -22,12 +22,18 @@ class StackSecrets:
 
     api_key: pulumi.Output[str] | None
     hf_token: pulumi.Output[str] | None
+    alerts: Mapping[str, pulumi.Output[str]]
 
     @property
     def present(self) -> frozenset[str]:
         """The keys of the secrets that the stack sets."""
         values = {"apiKey": self.api_key, "hfToken": self.hf_token}
-        return frozenset(key for key, value in values.items() if value is not None)
+        return frozenset(key for key, value in values.items() if value is not None) | self.alerts.keys()
+
+    @property
+    def alert_receiver(self) -> pulumi.Output[str] | None:
+        """The credential of the one receiver of alerts."""
+        return next(iter(self.alerts.values()), None)
 
 
 def load() -> tuple[StackConfig, StackSecrets]:
@@ -57,4 +63,5 @@ def _parsed(key: str, value: Any) -> Any:
 def _secrets(values: Mapping[str, Any]) -> StackSecrets:
     config = pulumi.Config(PROJECT)
     found = {key: config.require_secret(key) if key in values else None for key in SECRET_KEYS}
-    return StackSecrets(api_key=found["apiKey"], hf_token=found["hfToken"])
+    alerts = {key: value for key, value in found.items() if key.startswith("alert") and value is not None}
+    return StackSecrets(api_key=found["apiKey"], hf_token=found["hfToken"], alerts=alerts)

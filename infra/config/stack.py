@@ -10,11 +10,13 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError
 
 from infra.config.errors import ConfigError, findings_of
+from planner.alerts import with_settings_for_alerts
 from planner.findings import Finding
 from planner.spec import ClusterSpec, PoolSpec, ServiceSpec, Spec
 from planner.spec.base import DnsLabel
+from planner.spec.monitoring import MonitoringSpec, NoMonitoring, alerts_of
 
-SECRET_KEYS = ("apiKey", "hfToken")
+SECRET_KEYS = ("apiKey", "hfToken", "alertWebhookUrl", "alertSlackUrl", "alertSmtpPassword")
 
 
 class StackConfig(Spec):
@@ -28,6 +30,17 @@ class StackConfig(Spec):
 
     services: Annotated[dict[DnsLabel, ServiceSpec], Field(min_length=1)]
     """vLLM services by name."""
+
+    monitoring: MonitoringSpec = NoMonitoring(mode="none")
+    """How the services are scraped, and which alerts fire."""
+
+    @property
+    def watched_services(self) -> dict[str, ServiceSpec]:
+        """The services with the engine settings that their alerts need."""
+        spec = self.monitoring
+        if isinstance(spec, NoMonitoring):
+            return self.services
+        return {name: with_settings_for_alerts(each, alerts_of(spec, name)) for name, each in self.services.items()}
 
 
 def stack_config(values: Mapping[str, Any]) -> StackConfig:

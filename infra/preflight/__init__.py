@@ -6,7 +6,22 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from infra.config import StackConfig
-from infra.preflight import gpus, live, memory, network, security, storage
+from infra.preflight import (
+    aws,
+    capability,
+    dra,
+    engine,
+    gpus,
+    lifecycle,
+    live,
+    memory,
+    monitoring,
+    network,
+    parallelism,
+    replicas,
+    security,
+    storage,
+)
 from infra.preflight.rule import LiveSubject, ServiceSubject, StackSubject
 from planner.arguments import check
 from planner.clocks import broken
@@ -16,13 +31,35 @@ from planner.plan import ServicePlan
 if TYPE_CHECKING:
     from infra.live import LiveCluster
 
-STACK_RULES = (*gpus.STACK_RULES, *network.STACK_RULES)
+STACK_RULES = (
+    *gpus.STACK_RULES,
+    *capability.STACK_RULES,
+    *dra.STACK_RULES,
+    *replicas.STACK_RULES,
+    *network.STACK_RULES,
+    *storage.STACK_RULES,
+    *monitoring.STACK_RULES,
+    *aws.STACK_RULES,
+)
 SERVICE_RULES = (
     *gpus.RULES,
+    *capability.RULES,
+    *parallelism.RULES,
+    *replicas.RULES,
     *memory.RULES,
+    *engine.RULES,
     *storage.RULES,
+    *lifecycle.RULES,
     *network.RULES,
     *security.RULES,
+)
+LIVE_RULES = (
+    *live.RULES,
+    *monitoring.LIVE_RULES,
+    *capability.LIVE_RULES,
+    *dra.LIVE_RULES,
+    *replicas.LIVE_RULES,
+    *aws.LIVE_RULES,
 )
 
 
@@ -42,4 +79,4 @@ def check_plan(config: StackConfig, secrets: frozenset[str], plans: Mapping[str,
 def check_live(config: StackConfig, stack: str, cluster: LiveCluster) -> tuple[Finding, ...]:
     """What only the cluster tells: foreign objects, conflicts with live claims, missing nodes."""
     subject = LiveSubject(config, stack, cluster)
-    return tuple(finding for rule in live.RULES for finding in rule.findings(subject, "vllm:"))
+    return tuple(finding for rule in LIVE_RULES for finding in rule.findings(subject, "vllm:"))

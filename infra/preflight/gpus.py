@@ -58,6 +58,53 @@ def node_has_room(subject: ServiceSubject) -> Iterator[Said]:
         )
 
 
+@rule("SCH-ROOM", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/")
+def pool_has_room(subject: StackSubject) -> Iterator[Said]:
+    """All servers of a pool together need CPU and RAM, and the scheduler counts what they reserve."""
+    for name, pool in subject.config.nodes.items():
+        plans = [plan for plan in subject.plans.values() if plan.service.pool == name]
+        if len(plans) < 2:
+            continue
+        cpus = sum(quantity(plan.cpu) * plan.service.replicas for plan in plans)
+        wanted = [plan.service.resources for plan in plans for _ in range(plan.service.replicas)]
+        memory = sum(gibibytes(each.memory or each.memory_limit) for each in wanted)
+        there = gibibytes(pool.memory) * pool.nodes
+        users = ", ".join(plan.name for plan in plans)
+        if cpus >= pool.cpus * pool.nodes:
+            message = f"has {pool.cpus * pool.nodes} CPUs, and {users} reserve {cpus}: one of them stays Pending"
+            yield Said("error", f"nodes.{name}.cpus", message, "more nodes, or smaller resources.cpu")
+        if memory >= there:
+            message = f"has {there:.0f} GiB, and {users} reserve {memory:.0f}: one of them stays Pending"
+            yield Said("error", f"nodes.{name}.memory", message, "more nodes, or smaller resources.memory")
+
+
+@rule("CPU-ORDER", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/")
+def request_is_below_the_cpu_limit(subject: ServiceSubject) -> Iterator[Said]:
+    """Kubernetes refuses a pod that reserves more CPUs than it may use."""
+    limit = subject.plan.service.resources.cpu_limit
+    if limit is not None and quantity(subject.plan.cpu) > quantity(limit):
+        yield Said(
+            "error",
+            "resources.cpuLimit",
+            f"{limit} is less than the {subject.plan.cpu} CPUs that are reserved",
+            f"at least {subject.plan.cpu}, or no limit",
+        )
+
+
+@rule("SCH-3", "https://github.com/NVIDIA/k8s-device-plugin/issues/406")
+def cards_are_given_by_kubernetes(subject: ServiceSubject) -> Iterator[Said]:
+    """Which card a container sees is the device plugin's answer; a variable of our own takes others' cards."""
+    for name in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        if name in subject.plan.service.env:
+            yield Said(
+                # The first decides which cards are mounted, the second only hides some of those.
+                "error" if name.startswith("NVIDIA") else "warn",
+                f"env.{name}",
+                f"{subject.plan.service.env[name]!r} overrides the cards that Kubernetes gave to the pod",
+                "leave it out; the number of cards is `gpus`",
+            )
+
+
 @rule("CPU-1", "https://docs.vllm.ai/en/latest/configuration/optimization/")
 def engine_has_cpus(subject: ServiceSubject) -> Iterator[Said]:
     """The API server, the engine's loop and one worker for each GPU each keep a CPU busy."""
@@ -68,18 +115,6 @@ def engine_has_cpus(subject: ServiceSubject) -> Iterator[Said]:
             "resources.cpu",
             f"{wanted}, and vLLM keeps {needed} CPUs busy with {subject.plan.service.gpus} GPU(s)",
             f"{needed} or more",
-        )
-
-
-@rule("REP-1", "https://github.com/vllm-project/production-stack/issues/107")
-def one_replica(subject: ServiceSubject) -> Iterator[Said]:
-    """Several replicas need a claim and a node each, which this version does not set up yet."""
-    if subject.plan.service.replicas > 1:
-        yield Said(
-            "error",
-            "replicas",
-            f"{subject.plan.service.replicas}: more than one replica is not offered yet",
-            "1; for more capacity add a second service on another pool",
         )
 
 
@@ -104,5 +139,12 @@ def image_is_there_before(subject: ServiceSubject) -> Iterator[Said]:
         )
 
 
-STACK_RULES = (cards_suffice,)
-RULES = (one_node_has_the_cards, node_has_room, engine_has_cpus, one_replica, image_is_there_before)
+STACK_RULES = (cards_suffice, pool_has_room)
+RULES = (
+    one_node_has_the_cards,
+    node_has_room,
+    request_is_below_the_cpu_limit,
+    cards_are_given_by_kubernetes,
+    engine_has_cpus,
+    image_is_there_before,
+)

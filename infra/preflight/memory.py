@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from infra.preflight.rule import Said, ServiceSubject, rule
+from planner.capability import host_memory_gib
 from planner.spec import gibibytes
 
 ROOMY_SHARED_MEMORY_GIB = 8
@@ -52,6 +54,24 @@ def shared_memory_is_inside_the_limit(subject: ServiceSubject) -> Iterator[Said]
         )
 
 
+@rule("MEM-5", "https://github.com/vllm-project/vllm/issues/28923")
+def host_memory_holds_the_weights(subject: ServiceSubject) -> Iterator[Said]:
+    """Weights that are read are page cache of the container; a limit below them makes loading slow, or ends it."""
+    plan = subject.plan
+    shared = gibibytes(plan.shared_memory) if plan.service.gpus > 1 else 0.0
+    needed = host_memory_gib(plan.model, plan.service, shared)
+    limit = plan.service.resources.memory_limit
+    if gibibytes(limit) < needed:
+        weights = plan.model.weight_bytes / 1024**3
+        yield Said(
+            "warn",
+            "resources.memoryLimit",
+            f"{limit}, and processes and {weights:.1f} GiB of weights come to about {needed:.0f} GiB: "
+            "weights are read from disk again, and a loader that copies them ends with OOMKilled",
+            f"{math.ceil(needed)}Gi or more (host RAM, not GPU memory)",
+        )
+
+
 @rule("MEM-ORDER", "https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/")
 def request_is_below_the_limit(subject: ServiceSubject) -> Iterator[Said]:
     """Kubernetes refuses a pod that reserves more memory than it may use."""
@@ -83,6 +103,7 @@ RULES = (
     context_fits,
     layout_is_known,
     shared_memory_is_inside_the_limit,
+    host_memory_holds_the_weights,
     request_is_below_the_limit,
     shared_memory_is_roomy,
 )

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from infra.preflight.rule import Said, ServiceSubject, rule
+from components import naming
+from components.placement import is_pinned
+from infra.preflight.rule import Said, ServiceSubject, StackSubject, rule
+from planner import caches
+from planner.capability import unpacked_image_bytes
+from planner.plan import ServicePlan
 from planner.spec import ExistingClaimCache, HostPathCache, gibibytes
 
 WEIGHTS_MARGIN = 1.15
 """The hub's cache needs more than the weights: tokenizer, other files, the file being written (llm-d#857)."""
+
+SCRATCH_GIB = 6
+"""Limit of one server's writes to the node's disk (components/vllm_server.py), GiB."""
+ATOMIC_SINCE_TORCH = (2, 10)
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 @rule("STO-HOSTPATH", "https://kubernetes.io/docs/concepts/storage/volumes/#hostpath")
 def folder_is_on_one_node(subject: ServiceSubject) -> Iterator[Said]:
     """A node's folder is on that node only, so the service must run there."""
     cache = subject.plan.service.cache
-    if isinstance(cache, HostPathCache) and cache.node is None and subject.plan.pool.nodes > 1:
+    pinned = is_pinned(subject.plan.pool, subject.plan.service)
+    if isinstance(cache, HostPathCache) and not pinned and subject.plan.pool.nodes > 1:
         yield Said(
             "error",
             "cache.node",
@@ -67,6 +78,90 @@ def folder_belongs_to_the_user(subject: ServiceSubject) -> Iterator[Said]:
         )
 
 
+@rule("STO-1", "https://github.com/vllm-project/production-stack/issues/107")
+def replicas_have_a_cache_each(subject: ServiceSubject) -> Iterator[Said]:
+    """A ReadWriteOnce claim is mounted by one node at a time: replicas on others wait for it for ever."""
+    service, pool = subject.plan.service, subject.plan.pool
+    cache = service.cache
+    if not isinstance(cache, ExistingClaimCache) or cache.access_mode == "ReadWriteMany":
+        return
+    if service.replicas > 1 and pool.nodes > 1:
+        message = f"is ReadWriteOnce, and {service.replicas} replicas on {pool.nodes} nodes share the claim"
+        remedy = "ReadWriteMany if the claim is, or kind storageClass: each replica then has a claim of its own"
+        yield Said("error", "cache.accessMode", f"{message} {cache.claim_name!r}", remedy)
+
+
+@rule("STO-2", "https://github.com/vllm-project/vllm/issues/17163")
+def disk_holds_the_images(subject: StackSubject) -> Iterator[Said]:
+    """An update keeps the old image while the new one is unpacked; a full disk evicts the node's pods."""
+    for name, pool in subject.config.nodes.items():
+        images = [unpacked_image_bytes(plan.release) for plan in subject.plans.values() if plan.service.pool == name]
+        if pool.disk is None or not images:
+            continue
+        gib = max(images) / 1024**3
+        needed = 2 * gib + SCRATCH_GIB * pool.gpus_per_node
+        if gibibytes(pool.disk) < needed:
+            message = f"{pool.disk}; two unpacked images of about {gib:.0f} GiB and scratch space need {needed:.0f} GiB"
+            yield Said("warn", f"nodes.{name}.disk", message, f"{int(needed) + 1}Gi or more")
+
+
+@rule("STO-5", "https://github.com/NovaSky-AI/SkyRL/pull/2138")
+def compile_caches_are_apart(subject: StackSubject) -> Iterator[Said]:
+    """Two engines that write one compile cache have broken it before torch 2.10."""
+    seen: dict[tuple[str, ...], ServicePlan] = {}
+    for name, plan in subject.plans.items():
+        place = _compile_cache(name, plan)
+        other = seen.setdefault(place, plan)
+        if other is plan:
+            continue
+        atomic = _torch(plan) >= ATOMIC_SINCE_TORCH
+        message = f"services.{other.name} writes its compile cache to the same place: {'/'.join(place)}"
+        said = "its writes are atomic, and a broken entry is still shared" if atomic else "it can be left broken"
+        remedy = "another cache.path" if isinstance(plan.service.cache, HostPathCache) else "a claim of its own"
+        yield Said("info" if atomic else "warn", f"services.{name}.cache", f"{message}; {said}", remedy)
+
+
+def _compile_cache(name: str, plan: ServicePlan) -> tuple[str, ...]:
+    """Where the compile cache of a service's first replica is: the volume, and the folder in it."""
+    cache = plan.service.cache
+    key = caches.compile_cache_key(plan.service.image, plan.gpu.name, 0)
+    if isinstance(cache, HostPathCache):
+        return (cache.node or plan.service.pool, cache.path, key)
+    return (naming.claim_name(name, plan.service, 0), key)
+
+
+def _torch(plan: ServicePlan) -> tuple[int, ...]:
+    return tuple(int(part) for part in plan.release.torch.split("+")[0].split(".")[:2])
+
+
+@rule("NAM-2", "https://github.com/ai-runway/airunway/issues/269")
+def cache_places_are_ours(subject: ServiceSubject) -> Iterator[Said]:
+    """A variable that moves a cache off its claim makes the server download, compile or fail to write."""
+    service = subject.plan.service
+    for name, place in caches.environment(offline=True).items():
+        if service.env.get(name, place) == place:
+            continue
+        if name in OFFLINE:
+            yield Said("error", f"env.{name}", "says again what `offline` says", f"offline: {_on(service.env[name])}")
+        else:
+            message = f"{service.env[name]!r}, and the claim is mounted so that it is {place}"
+            yield Said("error", f"env.{name}", message, "leave it out")
+
+
+def _on(value: str) -> str:
+    return "false" if value.lower() in {"", "0", "false", "no", "off"} else "true"
+
+
+@rule("HF-3", "https://github.com/vllm-project/vllm/issues/23684")
+def variables_agree_with_offline(subject: ServiceSubject) -> Iterator[Said]:
+    """A server that may ask the hub and is told not to finds only what is on its claim."""
+    service = subject.plan.service
+    for name in OFFLINE:
+        if not service.offline and _on(service.env.get(name, "")) == "true":
+            message = f"{service.env[name]!r}, and `offline` is false: nothing sees to it that the model is there"
+            yield Said("error", f"env.{name}", message, "leave it out; offline: true with the seed Job")
+
+
 @rule("HF-3", "https://github.com/open-webui/open-webui/issues/3168")
 def offline_needs_a_snapshot(subject: ServiceSubject) -> Iterator[Said]:
     """An offline server finds only what is on its claim already."""
@@ -80,10 +175,14 @@ def offline_needs_a_snapshot(subject: ServiceSubject) -> Iterator[Said]:
         )
 
 
+STACK_RULES = (compile_caches_are_apart, disk_holds_the_images)
 RULES = (
     folder_is_on_one_node,
     folder_has_no_quota,
     claim_holds_the_weights,
     folder_belongs_to_the_user,
+    replicas_have_a_cache_each,
+    cache_places_are_ours,
+    variables_agree_with_offline,
     offline_needs_a_snapshot,
 )

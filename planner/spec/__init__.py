@@ -1,5 +1,6 @@
 """What a person writes in a stack file, as typed, strict, frozen models. Imports pydantic only."""
 
+from planner.spec.aws import EksClusterSpec, EksNodeGroupSpec
 from planner.spec.base import Spec, gibibytes, quantity
 from planner.spec.cache import (
     CacheSpec,
@@ -30,6 +31,8 @@ __all__ = [
     "CacheSpec",
     "ClusterSpec",
     "DeclaredGpuSpec",
+    "EksClusterSpec",
+    "EksNodeGroupSpec",
     "EngineSpec",
     "ExistingClaimCache",
     "ExposureSpec",

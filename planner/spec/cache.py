@@ -117,6 +117,9 @@ class ExistingClaimCache(Spec):
     claim_name: DnsLabel
     """Name of the claim in the stack's namespace."""
 
+    access_mode: AccessMode = "ReadWriteOnce"
+    """What the claim is. ReadWriteMany is needed when replicas on several nodes share it."""
+
     seed: SeedSpec = SeedSpec()
     """How the claim is filled."""
 

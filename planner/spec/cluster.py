@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from planner.spec.aws import EksReferenceSpec
 from planner.spec.base import DnsLabel, Spec
 
 Adoptable = Annotated[
@@ -14,13 +15,16 @@ Adoptable = Annotated[
 
 
 class ClusterSpec(Spec):
-    """An existing cluster."""
+    """The cluster that a stack deploys into. It is there already."""
 
-    kind: Literal["existing"]
-    """`existing`: the cluster is there already and is reached through a kubeconfig context."""
+    kind: Literal["existing", "eks"]
+    """`existing`: its nodes are there too. `eks`: an EKS cluster for which this stack makes GPU nodes."""
 
-    flavour: Literal["kubeadm", "k3s", "microk8s"]
+    flavour: Literal["kubeadm", "k3s", "microk8s", "eks"]
     """The distribution: it decides what a GPU pod needs (k3s and microk8s need a runtime class)."""
+
+    eks: EksReferenceSpec | None = None
+    """The EKS cluster, with `kind: eks`."""
 
     kubernetes_version: Annotated[str, Field(pattern=r"^1\.\d+$")]
     """Minor version of the control plane, quoted: "1.37"."""

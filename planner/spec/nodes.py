@@ -6,11 +6,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from planner.spec.aws import EksNodeGroupSpec
 from planner.spec.base import PositiveFloat, PositiveInt, Quantity, Spec
 
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
 """Value of a node's label kubernetes.io/hostname."""
-LabelKey = Annotated[str, Field(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")]
+LabelKey = Annotated[
+    str, Field(pattern=r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$")
+]
 
 
 class TaintSpec(Spec):
@@ -127,12 +130,17 @@ class PoolSpec(Spec):
     price_per_hour: Annotated[float, Field(ge=0)] | None = None
     """Price of one node, $ per hour. Unset: no cost is shown."""
 
-    image_delivery: Literal["daemonSet", "none"] = "daemonSet"
-    """How the image gets onto the nodes: `daemonSet` pulls it before a server is touched; `none`
-    leaves it to the kubelet, and every update then waits for the pull."""
+    image_delivery: Literal["daemonSet", "bakedImage", "snapshot", "none"] = "daemonSet"
+    """How the image gets onto the nodes: `daemonSet` pulls it before a server is touched; `bakedImage`
+    builds an AMI that has it, and `snapshot` starts Bottlerocket's data volume from a snapshot that has
+    it (both on EKS); `none` leaves it to the kubelet, and every update then waits for the pull."""
 
     pre_pull: PrePullSpec = PrePullSpec()
     """Details of `imageDelivery: daemonSet`."""
 
     rates: RatesSpec = RatesSpec()
     """How fast bytes reach this pool."""
+
+    eks: EksNodeGroupSpec | None = None
+    """The managed node group that this stack makes for the pool, with `kind: eks` in `vllm:cluster`.
+    Unset: the nodes are there already."""

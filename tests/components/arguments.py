@@ -7,7 +7,7 @@ from typing import Any
 
 from components.image_pre_pull import ImagePrePullArgs
 from components.model_cache import ModelCacheArgs
-from components.vllm_server import VllmServerArgs
+from components.vllm_server import ReplicaArgs, VllmServerArgs
 from planner.plan import ServicePlan, plan_services
 from tests.stack_files import config
 
@@ -47,17 +47,17 @@ def cache_args(changes: Mapping[str, Any] | None = None, **more: Any) -> ModelCa
         service=planned.service,
         pool=planned.pool,
         gpu=planned.gpu.name,
-        replica=0,
         seed_deadline_seconds=planned.clocks.seed_deadline_seconds,
         seed_timeout_seconds=planned.clocks.seed_timeout_seconds,
-        **more,
+        **{"replica": 0, **more},
     )
 
 
 def server_args(changes: Mapping[str, Any] | None = None, **more: Any) -> VllmServerArgs:
     """Arguments of VllmServer."""
     planned = plan(changes)
-    defaults = {"flavour": "kubeadm", "kubernetes_minor": 37}
+    replicas = [ReplicaArgs(f"vllm-model-{replica}") for replica in range(planned.service.replicas)]
+    defaults = {"flavour": "kubeadm", "kubernetes_minor": 37, "replicas": replicas}
     return VllmServerArgs(
         stack="test",
         namespace=NAMESPACE,
@@ -69,6 +69,5 @@ def server_args(changes: Mapping[str, Any] | None = None, **more: Any) -> VllmSe
         clocks=planned.clocks,
         shared_memory=planned.shared_memory,
         cpu=planned.cpu,
-        claim_name="vllm-model-0",
         **{**defaults, **more},
     )

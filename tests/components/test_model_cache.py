@@ -9,7 +9,7 @@ import pytest
 
 from components.model_cache import KEPT_ANNOTATIONS, ModelCache
 from tests.components.arguments import NAMESPACE, cache_args
-from tests.recorder import Recording, record
+from tests.recorder import Recording, Registration, record
 
 VOLUME = "kubernetes:core/v1:PersistentVolume"
 CLAIM = "kubernetes:core/v1:PersistentVolumeClaim"
@@ -209,3 +209,65 @@ def test_a_user_owns_what_the_seed_writes(changes: dict[str, Any], group: int | 
     assert security["runAsUser"] == 10001, "server and seed must be the same user"
     assert security["runAsNonRoot"] is True
     assert security.get("fsGroup") == group, "a CSI volume is handed over by its group, a folder cannot be"
+
+
+PAIR = {
+    "services.qwen.replicas": 2,
+    "nodes.lab.nodes": 2,
+    "nodes.lab.nodeNames": ["lab-0", "lab-1"],
+}
+
+
+def pair(changes: dict[str, Any]) -> Recording:
+    def program() -> None:
+        first = ModelCache("qwen", cache_args({**PAIR, **changes}))
+        ModelCache("qwen/1", cache_args({**PAIR, **changes}, replica=1, first=first))
+
+    return record(program)
+
+
+def by_name(recording: Recording, type_: str) -> list[Registration]:
+    """In the order of their replicas; registrations come in as they please."""
+    return sorted(recording.all(type_), key=lambda item: item.inputs["metadata"]["name"])
+
+
+def test_each_replica_has_a_claim_and_a_download_on_its_own_node() -> None:
+    recording = pair(DYNAMIC)
+    claims = [item.inputs["metadata"]["name"] for item in by_name(recording, CLAIM)]
+    assert claims == ["qwen-cache-0", "qwen-cache-1"]
+    for replica, item in enumerate(by_name(recording, JOB)):
+        spec = item.inputs["spec"]["template"]["spec"]
+        assert item.inputs["metadata"]["name"].startswith(f"qwen-seed-{replica}-")
+        assert spec["nodeSelector"]["kubernetes.io/hostname"] == f"lab-{replica}", "it decides where the volume is"
+        (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "cache")
+        assert volume["persistentVolumeClaim"]["claimName"] == f"qwen-cache-{replica}"
+
+
+def test_what_the_replicas_share_is_made_once() -> None:
+    recording = pair(OWN)
+    assert len(recording.all(CLASS)) == len(recording.all(POLICY)) == 1, "they have one name: two would be one object"
+    second = recording.dependencies(by_name(recording, JOB)[1])
+    assert f"{POLICY}::qwen-seed-network-policy" in second, "the second download is guarded by the same policy"
+    claim = recording.dependencies(by_name(recording, CLAIM)[1])
+    assert f"{CLASS}::qwen-storage-class" in claim, "the second claim is served by the same class"
+
+
+def test_the_folder_of_each_replica_is_tied_to_its_node() -> None:
+    volumes = [item.inputs["spec"] for item in by_name(pair({}), VOLUME)]
+    assert [volume["claimRef"]["name"] for volume in volumes] == ["vllm-model-0", "vllm-model-1"]
+    nodes = [volume["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"] for volume in volumes]
+    assert [one[0]["values"] for one in nodes] == [["lab-0"], ["lab-1"]]
+
+
+@pytest.mark.parametrize(
+    ("changes", "pruned"),
+    [
+        (DYNAMIC, True),
+        ({"services.qwen.cache": {"kind": "existingClaim", "claimName": "models"}}, False),
+        ({"services.qwen.cache.node": "lab-0"}, False),
+    ],
+    ids=["a claim for each", "one claim for all", "one folder for all"],
+)
+def test_a_shared_folder_is_not_pruned(changes: dict[str, Any], pruned: bool) -> None:
+    root = environment({**PAIR, **changes})["SEED_COMPILE_CACHE"]
+    assert bool(root) is pruned, "one replica cannot know which compile caches the others use"

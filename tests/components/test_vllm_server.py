@@ -260,3 +260,126 @@ def test_without_an_api_key_nothing_refers_to_one() -> None:
 def test_it_reports_its_address_once() -> None:
     outputs = recorded().component_outputs
     assert outputs["vllm:index:VllmServer::qwen"] == {"address": "http://vllm-service.ai-infra.svc:8000/v1"}
+
+
+PAIR = {"services.qwen.replicas": 2, "nodes.lab.nodes": 2, "nodes.lab.nodeNames": ["lab-0", "lab-1"]}
+UNPINNED = {**PAIR, "nodes.lab.nodeNames": None}
+HOSTNAME = "kubernetes.io/hostname"
+DRA = {"nodes.lab.allocation": "dra"}
+
+
+def deployments(changes: dict[str, Any] | None = None, **more: Any) -> list[dict[str, Any]]:
+    return [item.inputs for item in recorded(changes, **more).all(DEPLOYMENT)]
+
+
+def test_each_replica_has_its_own_deployment_claim_node_and_compile_cache() -> None:
+    found = deployments(PAIR)
+    assert [item["metadata"]["name"] for item in found] == ["qwen-0", "qwen-1"]
+    for replica, item in enumerate(found):
+        spec = item["spec"]["template"]["spec"]
+        number = str(replica)
+        assert item["spec"]["replicas"] == 1, "two pods of one Deployment could not have a claim each"
+        assert item["spec"]["selector"]["matchLabels"]["pulumi-vllm/replica"] == number
+        assert item["spec"]["template"]["metadata"]["labels"]["pulumi-vllm/replica"] == number
+        assert spec["nodeSelector"]["kubernetes.io/hostname"] == f"lab-{replica}", "pinned: its volume is there"
+        (volume,) = (volume for volume in spec["volumes"] if volume["name"] == "cache")
+        assert volume["persistentVolumeClaim"]["claimName"] == f"vllm-model-{replica}"
+        mounts = {mount["mountPath"]: mount.get("subPath") for mount in spec["containers"][0]["volumeMounts"]}
+        assert mounts["/models/compile"].endswith(f"-{replica}"), "two engines must not write one compile cache"
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes"),
+    [
+        ({**PAIR, "services.qwen.firstNode": 1}, [(HOSTNAME, "lab-1"), (HOSTNAME, "lab-0")]),
+        ({**UNPINNED, "nodes.lab.ordinalLabel": "ordinal"}, [("ordinal", "0"), ("ordinal", "1")]),
+        (UNPINNED, [None, None]),
+        ({"nodes.lab.nodeNames": ["lab"]}, [(HOSTNAME, "lab")]),
+    ],
+    ids=["from another node on", "by an ordinal label", "not pinned", "one replica"],
+)
+def test_replicas_are_pinned_as_the_pool_says(changes: dict[str, Any], nodes: list[tuple[str, str] | None]) -> None:
+    of_the_pool = {"nvidia.com/gpu.present", "nvidia.com/gpu.product", "kubernetes.io/arch"}
+    selectors = [item["spec"]["template"]["spec"]["nodeSelector"] for item in deployments(changes)]
+    pins = [{key: value for key, value in one.items() if key not in of_the_pool} for one in selectors]
+    assert pins == [{} if node is None else dict([node]) for node in nodes], "seed Job and server follow one rule"
+
+
+def test_replicas_are_changed_one_after_the_other() -> None:
+    recording = recorded({**PAIR, "services.qwen.replicas": 3, "nodes.lab.gpusPerNode": 2})
+    names = [f"qwen-deployment-{replica}" for replica in range(3)]
+    dependencies = [recording.dependencies(recording.one(DEPLOYMENT, name)) for name in names]
+    waits = [{name for name in names if f"{DEPLOYMENT}::{name}" in each} for each in dependencies]
+    assert waits[0] == set(), "the first waits for no other"
+    for before, replica in ((0, 1), (1, 2)):
+        assert names[before] in waits[replica], "each waits for the one before: a failure stops the rest"
+
+
+def test_the_address_waits_for_the_first_replica_only() -> None:
+    recording = recorded(PAIR)
+    waits = recording.dependencies(recording.one(SERVICE))
+    assert f"{DEPLOYMENT}::qwen-deployment-0" in waits, "somebody must be there to answer"
+    assert f"{DEPLOYMENT}::qwen-deployment-1" not in waits, "a second replica that fails must not take the address away"
+    assert "pulumi-vllm/replica" not in recording.one(SERVICE).inputs["spec"]["selector"], "one Service for all"
+
+
+def test_a_disruption_budget_lets_one_replica_go_and_only_where_there_are_two() -> None:
+    spec = recorded(PAIR).one("kubernetes:policy/v1:PodDisruptionBudget").inputs["spec"]
+    assert spec["minAvailable"] == 1
+    assert spec["unhealthyPodEvictionPolicy"] == "AlwaysAllow", "a pod that is not ready must not block a drain"
+    template = deployments(PAIR)[1]["spec"]["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= template.items(), "it counts the replicas of this service"
+    assert not recorded().all("kubernetes:policy/v1:PodDisruptionBudget"), "with one replica no drain could proceed"
+
+
+# minor of Kubernetes: API version, and where in a request its fields are
+DRA_VERSIONS = {32: ("v1beta1", None), 33: ("v1beta2", "exactly"), 34: ("v1", "exactly"), 37: ("v1", "exactly")}
+
+
+@pytest.mark.parametrize(("minor", "expected"), DRA_VERSIONS.items())
+def test_a_claim_template_has_the_version_and_shape_that_the_cluster_serves(
+    minor: int, expected: tuple[str, str | None]
+) -> None:
+    version, nested = expected
+    template = recorded(DRA, kubernetes_minor=minor).one(f"kubernetes:resource.k8s.io/{version}:ResourceClaimTemplate")
+    (request,) = template.inputs["spec"]["spec"]["devices"]["requests"]
+    fields = request[nested] if nested else request
+    assert fields["deviceClassName"] == "gpu.nvidia.com"
+    assert (fields["allocationMode"], fields["count"]) == ("ExactCount", 1), "whole cards, as many as the replica has"
+    if nested:
+        assert "deviceClassName" not in request, f"{version} knows no such field there"
+    assert template.inputs["apiVersion"] == f"resource.k8s.io/{version}"
+
+
+def test_a_pod_claims_its_card_by_a_template_whose_name_changes_with_it() -> None:
+    two = {"services.qwen.gpus": 2, "nodes.lab.gpusPerNode": 2, "nodes.lab.deviceClass": "big.nvidia.com"}
+    recording = recorded({**PAIR, **DRA, **two})
+    template = recording.one("kubernetes:resource.k8s.io/v1:ResourceClaimTemplate")
+    assert "name" not in template.inputs["metadata"], "its spec cannot be changed: another spec is another name"
+    assert list(template.request.replaceOnChanges) == ["spec"]
+    assert not template.request.deleteBeforeReplace, "the old one must be there while the old pods are"
+    (request,) = template.inputs["spec"]["spec"]["devices"]["requests"]
+    assert request["exactly"]["count"] == 2
+    assert request["exactly"]["deviceClassName"] == "big.nvidia.com"
+    for item in recording.all(DEPLOYMENT):
+        spec = item.inputs["spec"]["template"]["spec"]
+        assert spec["resourceClaims"] == [{"name": "gpu", "resourceClaimTemplateName": "qwen-gpus-generated"}]
+        resources = spec["containers"][0]["resources"]
+        assert resources["claims"] == [{"name": "gpu"}]
+        assert "nvidia.com/gpu" not in resources["limits"], "the plugin would hand out a second card"
+
+
+def test_a_device_plugin_needs_no_claims() -> None:
+    recording = recorded()
+    assert not [item for item in recording.registrations if "ResourceClaim" in item.type]
+    spec = recording.one(DEPLOYMENT).inputs["spec"]["template"]["spec"]
+    assert "resourceClaims" not in spec, "neighbour of DRA: the plugin counts"
+    assert "claims" not in spec["containers"][0]["resources"]
+
+
+def test_a_replica_counts_as_changed_only_when_its_new_pod_serves() -> None:
+    for item in deployments(PAIR):
+        wait = item["metadata"]["annotations"]["pulumi.com/waitFor"]
+        for status in ("updatedReplicas == 1", "availableReplicas == 1"):
+            assert status in wait, "the provider's own test ends with the old pod, and the next replica would go too"
+    assert "annotations" not in deployments()[0]["metadata"], "nobody waits for a single replica's successor"

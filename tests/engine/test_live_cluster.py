@@ -41,7 +41,7 @@ def _claim(stack: Stack) -> Object:
 
 
 def _service(stack: Stack) -> Object:
-    spec = {"selector": {"app": "others"}, "ports": [{"port": 80}]}
+    spec = {"selector": {"app": "others"}, "ports": [{"port": 8000}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": _metadata("vllm-service", stack), "spec": spec}
 
 
@@ -69,7 +69,10 @@ def _refused(stack: Stack, *said: str) -> Answer:
 
 def test_a_foreign_namespace_is_taken_over_only_when_the_stack_says_so(new_stack: NewStack) -> None:
     stack = new_stack("foreign")
-    stack.cluster.apply(_namespace(stack))
+    foreign = _namespace(stack)
+    # A label that the stack sets as well: two who say different things about one field.
+    foreign["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "privileged"
+    stack.cluster.apply(foreign)
     stack.wait("serviceaccount/default", "create")
     before = stack.versions()
     way_out = f"Namespace/{stack.name}"
@@ -110,6 +113,28 @@ def test_a_foreign_object_is_taken_over_only_when_the_stack_says_so(
     uid = stack.get(*kind.split("/"))["metadata"]["uid"]
     stack.up()
     assert stack.get(*kind.split("/"))["metadata"]["uid"] == uid, "the one that was there"
+    selector = stack.get("service", "vllm-service")["spec"]["selector"]
+    assert "app" not in selector, "an address that was taken over leads to our server, whatever it led to before"
+    stack.preview("--expect-no-changes")
+
+
+def test_a_claim_grows_only_once_it_is_bound(new_stack: NewStack) -> None:
+    stack = new_stack("unbound")
+    stack.cluster.apply(_namespace(stack), _claim(stack))
+    stack.wait("serviceaccount/default", "create")
+    adopted = [f"Namespace/{stack.name}", "PersistentVolumeClaim/weights-0"]
+    larger = {"cluster.adopt": adopted, "services.qwen.cache": {**CACHE, "size": "30Gi"}}
+    stack.write(larger)
+    before = stack.versions()
+    _refused(stack, "services.qwen.cache.size", "20Gi", "30Gi", "only a bound claim can grow", "delete it")
+    assert stack.versions() == before, "a refusal touches nothing"
+
+    stack.write({"cluster.adopt": adopted, "services.qwen.cache": CACHE})
+    stack.up()
+    stack.write(larger)
+    stack.up()
+    found = stack.get("pvc", "weights-0")["spec"]["resources"]["requests"]["storage"]
+    assert found == "30Gi", "what a stack takes over, it may also change"
     stack.preview("--expect-no-changes")
 
 

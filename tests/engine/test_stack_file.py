@@ -20,7 +20,7 @@ from tests.infra.test_engine_yaml import SCALARS
 PLAIN = (
     st.text(alphabet="0123456789.eE+-_xob:aTZ ", min_size=1, max_size=12)
     .map(str.strip)
-    .filter(lambda text: text and text[0] not in "-:" or text[1:2] not in {"", " "})
+    .filter(lambda text: (text and text[0] not in "-:") or text[1:2] not in {"", " "})
 )
 
 
@@ -75,7 +75,9 @@ def test_the_recorded_scalars_still_mean_that(project: tuple[Path, dict[str, str
     scalars = list(SCALARS)
     engine, ours = both(project, scalars)
     assert not differences(scalars, engine, ours)
-    assert [engine[f"k{number}"] for number in range(len(scalars))] == list(SCALARS.values()), "the table of the unit test is what the engine says"
+    assert [engine[f"k{number}"] for number in range(len(scalars))] == list(SCALARS.values()), (
+        "the table of the unit test is what the engine says"
+    )
 
 
 @pytest.mark.engine

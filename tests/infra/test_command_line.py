@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from infra import diagnosis, live
 from infra.cli import app
+from infra.diagnosis import Condition, StartFacts
 from tests.stack_files import SHIPPED, STACKS
 
 
@@ -66,8 +68,9 @@ def test_three_mistakes_are_three_clear_errors(tmp_path: Path) -> None:
         (["plan", "--stack", "lab-3061"], "stacks:"),
         (["plan"], "--stack"),
         (["plan", "no/such/file.yaml"], "cannot be read"),
+        (["diagnose", "--stack", "lab-3060", "--service", "qwenn"], "services of lab-3060: qwen"),
     ],
-    ids=["no such stack", "nothing named", "no such file"],
+    ids=["no such stack", "nothing named", "no such file", "no such service"],
 )
 def test_a_wrong_call_says_what_is_right(arguments: list[str], words: str) -> None:
     result = run(*arguments)
@@ -83,3 +86,16 @@ def test_an_error_in_the_plan_is_exit_code_1(tmp_path: Path) -> None:
     assert result.exit_code == 1, "CI must be able to stop on it"
     errors = [finding for finding in json.loads(result.output)["findings"] if finding["level"] == "error"]
     assert [finding["rule"] for finding in errors] == ["MEM-1"], errors
+
+
+@pytest.mark.parametrize("chosen", [[], ["--service", "qwen"]], ids=["every service", "one service"])
+def test_a_failed_start_comes_with_keys_to_copy(monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> None:
+    message = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    condition = Condition("PodScheduled", "False", "Unschedulable", message)
+    start = StartFacts("qwen", "Deployment/qwen-0", pod="qwen-0-5b5d", conditions=(condition,))
+    monkeypatch.setattr(live, "connect", lambda _: None)
+    monkeypatch.setattr(diagnosis, "read_facts", lambda *_: start)
+    result = run("diagnose", "--stack", "lab-3060", *chosen)
+    assert result.exit_code == 0, result.output
+    for key in ("vllm:nodes.lab.gpusPerNode", "vllm:services.qwen.gpus"):
+        assert key in result.output, f"{key} is how the stack file spells it"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from components import naming
-from infra.live import LISTS, LiveCluster
+from infra.live import LISTS, NOT_EVERYWHERE, LiveCluster
 from infra.preflight import check_live
 from planner.findings import Finding
 from tests.stack_files import config
@@ -27,16 +27,26 @@ def an_object(name: str, labels: Mapping[str, str] | None = None, **parts: Any) 
 
 
 def node(
-    name: str = "lab", cards: int = 1, ready: str = "True", labels: Mapping[str, str] | None = None
+    name: str = "lab",
+    cards: int = 1,
+    ready: str = "True",
+    labels: Mapping[str, str] | None = None,
+    kubelet: str = "v1.37.2",
 ) -> dict[str, Any]:
     selector = config().nodes["lab"].selector
-    status = {"conditions": [{"type": "Ready", "status": ready}], "allocatable": {"nvidia.com/gpu": str(cards)}}
+    status = {
+        "conditions": [{"type": "Ready", "status": ready}],
+        "allocatable": {"nvidia.com/gpu": str(cards)},
+        "nodeInfo": {"kubeletVersion": kubelet},
+    }
     return an_object(name, selector if labels is None else labels, status=status)
 
 
-def claim(size: str = "20Gi", class_name: str = "", mode: str = "ReadWriteOnce", **labels: str) -> dict[str, Any]:
+def claim(
+    size: str = "20Gi", class_name: str = "", mode: str = "ReadWriteOnce", name: str = CLAIM, **labels: str
+) -> dict[str, Any]:
     spec = {"storageClassName": class_name, "accessModes": [mode], "resources": {"requests": {"storage": size}}}
-    return an_object(CLAIM, labels or OURS, spec=spec)
+    return an_object(name, labels or OURS, spec=spec)
 
 
 def volume(
@@ -44,6 +54,35 @@ def volume(
 ) -> dict[str, Any]:
     spec = {"hostPath": {"path": path}, "claimRef": {"namespace": "ai-infra", "name": claim_name}}
     return an_object(VOLUME, OURS, spec=spec, status={"phase": phase})
+
+
+def host(name: str, **more: str) -> dict[str, str]:
+    return {**config().nodes["lab"].selector, "kubernetes.io/hostname": name, **more}
+
+
+def device_class(name: str = "gpu.nvidia.com", **spec: Any) -> dict[str, Any]:
+    cel = {"expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"}
+    return an_object(name, spec={"selectors": [{"cel": cel}], **spec})
+
+
+def card_slice(
+    name: str = "lab", types: tuple[str, ...] = ("gpu",), generation: int = 1, *, beta: bool = False
+) -> dict[str, Any]:
+    kinds = [{"attributes": {"type": {"string": kind}}} for kind in types]
+    cards = [{"name": f"card-{number}", **({"basic": kind} if beta else kind)} for number, kind in enumerate(kinds)]
+    pool = {"name": "lab", "generation": generation, "resourceSliceCount": 1}
+    spec = {"driver": "gpu.nvidia.com", "nodeName": "lab", "pool": pool, "devices": cards}
+    return an_object(f"{name}-slice", spec=spec)
+
+
+def cards_by_dra(version: str = "v1.37.2", **parts: list[dict[str, Any]]) -> LiveCluster:
+    there = {"Node": [node(cards=0)], "DeviceClass": [device_class()], "ResourceSlice": [card_slice()], **parts}
+    return cluster(version, **there)
+
+
+def without_dra(live: LiveCluster) -> LiveCluster:
+    kept = {kind: there for kind, there in live.objects.items() if kind not in NOT_EVERYWHERE}
+    return LiveCluster(live.version, kept)
 
 
 def cluster(version: str = "v1.37.2", **objects: list[dict[str, Any]]) -> LiveCluster:
@@ -56,12 +95,32 @@ def found(live: LiveCluster, changes: Mapping[str, Any] | None = None) -> list[F
     return list(check_live(config(changes=changes), STACK, live))
 
 
+def our_server(name: str, selector: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """A server of this stack as the cluster returns it."""
+    container = {
+        "name": "vllm",
+        "image": "vllm/vllm-openai:v0.31.0",
+        "resources": {"limits": {"nvidia.com/gpu": "1"}},
+    }
+    chosen = config().nodes["lab"].selector if selector is None else selector
+    pod = {"nodeSelector": dict(chosen), "containers": [container]}
+    labels = {**OURS, naming.COMPONENT_LABEL: "server"}
+    return an_object(name, labels, spec={"template": {"spec": pod}})
+
+
 EXPANDABLE = {"StorageClass": [an_object("fast", allowVolumeExpansion=True)]}
 RIGID = {"StorageClass": [an_object("fast")]}
 GROWN = {"services.qwen.cache": {**DYNAMIC["services.qwen.cache"], "size": "40Gi"}}
 SHRUNK = {"services.qwen.cache": {**DYNAMIC["services.qwen.cache"], "size": "10Gi"}}
 SHARED = {"services.qwen.cache": {**DYNAMIC["services.qwen.cache"], "accessMode": "ReadWriteMany"}}
 K3S = {"cluster.flavour": "k3s"}
+DRA = {"nodes.lab.allocation": "dra"}
+PINS = {"nodes.lab.nodes": 2, "nodes.lab.nodeNames": ["lab", "lab-1"]}
+EXISTING = {"kind": "existingClaim", "claimName": "models"}
+TWO_CARDS = {"nodes.lab.gpusPerNode": 2}
+HOSTS = {"Node": [node("lab", labels=host("lab")), node("lab-1", labels=host("lab-1"))]}
+ORDINAL = {"nodes.lab.nodes": 2, "nodes.lab.ordinalLabel": "ordinal", "services.qwen.cache.node": "lab"}
+APART = {"services.qwen.replicas": 2, "nodes.lab.nodes": 2, **DYNAMIC}
 
 # what is in the cluster, changes of the stack, (level, path, words) or None where nothing may be said
 CASES: dict[str, tuple[LiveCluster, dict[str, Any], tuple[str, str, str] | None]] = {
@@ -182,9 +241,144 @@ CASES: dict[str, tuple[LiveCluster, dict[str, Any], tuple[str, str, str] | None]
     ),
     "time-sliced copies of one card": (cluster(Node=[node(cards=4)]), {}, ("warn", "nodes.lab", "time-sl")),
     "a node that is down": (cluster(Node=[node(ready="Unknown")]), {}, ("warn", "nodes.lab", "prePull.await: false")),
+    "a renamed service on a pool without a spare card": (
+        cluster(Deployment=[our_server("old-0")]),
+        {},
+        ("error", "services.qwen", "first take it away"),
+    ),
+    "a renamed service on a pool with a spare card": (
+        cluster(Deployment=[our_server("old-0")], Node=[node(cards=2)]),
+        {"nodes.lab.gpusPerNode": 2},
+        None,
+    ),
+    "a leaving server on another pool": (
+        cluster(Deployment=[our_server("old-0", {"pool": "other"})]),
+        {},
+        None,
+    ),
+    "a server that stays": (cluster(Deployment=[our_server("qwen-0")]), {}, None),
     "no RuntimeClass on k3s": (cluster(), K3S, ("error", "nodes.lab.runtimeClass", "no RuntimeClass 'nvidia'")),
     "the RuntimeClass on k3s": (cluster(RuntimeClass=[an_object("nvidia")]), K3S, None),
     "an older cluster than declared": (cluster("v1.36.1"), {}, ("warn", "cluster.kubernetesVersion", '"1.36"')),
+    "a foreign second Deployment": (
+        cluster(Deployment=[an_object("qwen-1")], Node=[node(cards=2)]),
+        {"services.qwen.replicas": 2, **TWO_CARDS},
+        ("error", "services.qwen", "Deployment 'qwen-1'"),
+    ),
+    "a foreign Deployment that a second replica would be": (cluster(Deployment=[an_object("qwen-1")]), {}, None),
+    "a foreign disruption budget": (
+        cluster(PodDisruptionBudget=[an_object("qwen")], Node=[node(cards=2)]),
+        {"services.qwen.replicas": 2, **TWO_CARDS},
+        ("error", "services.qwen", "PodDisruptionBudget 'qwen'"),
+    ),
+    "a disruption budget beside one replica": (cluster(PodDisruptionBudget=[an_object("qwen")]), {}, None),
+    "a second claim of another class": (
+        cluster(
+            PersistentVolumeClaim=[claim(name="vllm-model-1", class_name="slow")], Node=[node(cards=2)], **EXPANDABLE
+        ),
+        {"services.qwen.replicas": 2, **TWO_CARDS, **DYNAMIC},
+        ("error", "services.qwen.cache.storageClass", "'vllm-model-1'"),
+    ),
+    "cards by DRA": (cards_by_dra(), DRA, None),
+    "cards by DRA in the older shape": (
+        cards_by_dra(version="v1.32.4", ResourceSlice=[card_slice(beta=True)]),
+        {**DRA, "cluster.kubernetesVersion": "1.32"},
+        None,
+    ),
+    "a cluster that does not serve DRA": (
+        without_dra(cards_by_dra()),
+        DRA,
+        ("error", "nodes.lab.allocation", "--runtime-config=resource.k8s.io/v1=true"),
+    ),
+    "a cluster without DRA and a device plugin": (without_dra(cluster()), {}, None),
+    "no such device class": (
+        cards_by_dra(DeviceClass=[device_class("other")]),
+        DRA,
+        ("error", "nodes.lab.deviceClass", "classes: other"),
+    ),
+    "fewer cards in slices than declared": (
+        cards_by_dra(),
+        {**DRA, **TWO_CARDS},
+        ("warn", "nodes.lab", "declares 2 GPU(s), and the ResourceSlices of its nodes offer 1"),
+    ),
+    "no card in any slice": (cards_by_dra(ResourceSlice=[]), DRA, ("error", "nodes.lab", "offer 0")),
+    "a slice that is outdated": (
+        cards_by_dra(ResourceSlice=[card_slice("old", ("gpu", "gpu")), card_slice("new", generation=2)]),
+        {**DRA, **TWO_CARDS},
+        ("warn", "nodes.lab", "offer 1"),
+    ),
+    "parts of cards in a slice": (
+        cards_by_dra(ResourceSlice=[card_slice(types=("gpu", "mig"))]),
+        {**DRA, **TWO_CARDS},
+        ("warn", "nodes.lab", "offer 1"),
+    ),
+    "an older kubelet on a node with DRA": (
+        cards_by_dra(Node=[node(cards=0, kubelet="v1.36.1")]),
+        DRA,
+        ("warn", "nodes.lab", "kubelet v1.36.1"),
+    ),
+    "an older kubelet with a device plugin": (cluster(Node=[node(kubelet="v1.36.1")]), {}, None),
+    "cards that device plugin and DRA hand out": (
+        cards_by_dra(Node=[node(cards=1)]),
+        DRA,
+        ("error", "nodes.lab.allocation", "the same cards"),
+    ),
+    "cards that DRA hands out beside the device plugin": (
+        cards_by_dra(Node=[node(cards=1)]),
+        {},
+        ("error", "nodes.lab.allocation", "switch one of them off"),
+    ),
+    "a device class that serves requests of the plugin's kind": (
+        cards_by_dra(DeviceClass=[device_class(extendedResourceName="nvidia.com/gpu")]),
+        {},
+        None,
+    ),
+    "such a class before it is served": (
+        cards_by_dra(version="v1.35.1", DeviceClass=[device_class(extendedResourceName="nvidia.com/gpu")]),
+        {"cluster.kubernetesVersion": "1.35"},
+        ("error", "nodes.lab", "offer 0"),
+    ),
+    "both pinned nodes": (cluster(**HOSTS), PINS, None),
+    "a pinned node that is not there": (
+        cluster(Node=[node(cards=2, labels=host("lab"))]),
+        PINS,
+        ("warn", "nodes.lab.nodeNames", "kubernetes.io/hostname=lab-1"),
+    ),
+    "no pinned node is there": (
+        cluster(Node=[node(cards=2, labels=host("other"))]),
+        PINS,
+        ("error", "nodes.lab.nodeNames", "there are other"),
+    ),
+    "both ordinals": (
+        cluster(Node=[node(labels=host("lab", ordinal="0")), node("b", labels=host("b", ordinal="1"))]),
+        ORDINAL,
+        None,
+    ),
+    "an ordinal that no node has": (
+        cluster(Node=[node(labels=host("lab", ordinal="0")), node("b", labels=host("b"))]),
+        ORDINAL,
+        ("warn", "nodes.lab.ordinalLabel", "ordinal=1"),
+    ),
+    "unpinned replicas on volumes of a node": (
+        cluster(StorageClass=[an_object("fast", provisioner="rancher.io/local-path")], **HOSTS),
+        APART,
+        ("error", "services.qwen.replicas", "stay on the node"),
+    ),
+    "unpinned replicas on volumes that move": (
+        cluster(StorageClass=[an_object("fast", provisioner="ebs.csi.aws.com")], **HOSTS),
+        APART,
+        None,
+    ),
+    "an existing claim that only one node can mount": (
+        cluster(PersistentVolumeClaim=[an_object("models", spec={"accessModes": ["ReadWriteOnce"]})], **HOSTS),
+        {**APART, "services.qwen.cache": {**EXISTING, "accessMode": "ReadWriteMany"}},
+        ("error", "services.qwen.cache.accessMode", "is ReadWriteOnce"),
+    ),
+    "an existing claim that many nodes can mount": (
+        cluster(PersistentVolumeClaim=[an_object("models", spec={"accessModes": ["ReadWriteMany"]})], **HOSTS),
+        {**APART, "services.qwen.cache": {**EXISTING, "accessMode": "ReadWriteMany"}},
+        None,
+    ),
 }
 
 

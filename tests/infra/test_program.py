@@ -29,15 +29,24 @@ def matching_cluster(stack: str, changes: Mapping[str, Any] | None = None) -> Li
     """A cluster whose nodes are as the stack declares them, and which holds nothing of it yet."""
     stack_config = config(stack, changes)
     objects: dict[str, dict[str, Any]] = {kind: {} for kind in LISTS}
+    objects["RuntimeClass"] = {"nvidia": {"metadata": {"name": "nvidia"}}}
+    objects["StorageClass"] = {
+        "local-path": {"metadata": {"name": "local-path"}, "provisioner": "rancher.io/local-path"}
+    }
+    selector = {"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}
+    objects["DeviceClass"] = {"gpu.nvidia.com": {"spec": {"selectors": [selector]}}}
     for name, pool in stack_config.nodes.items():
         for number in range(pool.nodes):
-            objects["Node"][f"{name}-{number}"] = {
-                "metadata": {"name": f"{name}-{number}", "labels": pool.selector},
-                "status": {
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                    "allocatable": {"nvidia.com/gpu": str(pool.gpus_per_node)},
-                },
+            node = pool.node_names[number] if pool.node_names else f"{name}-{number}"
+            by_plugin = {"nvidia.com/gpu": str(pool.gpus_per_node)} if pool.allocation == "devicePlugin" else {}
+            objects["Node"][node] = {
+                "metadata": {"name": node, "labels": {**pool.selector, "kubernetes.io/hostname": node}},
+                "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": by_plugin},
             }
+            if pool.allocation == "dra":
+                cards = [{"name": f"gpu-{card}"} for card in range(pool.gpus_per_node)]
+                spec = {"driver": "gpu.nvidia.com", "nodeName": node, "pool": {"name": node}, "devices": cards}
+                objects["ResourceSlice"][node] = {"spec": spec}
     return LiveCluster(f"v{stack_config.cluster.kubernetes_version}.0", objects)
 
 
@@ -46,8 +55,10 @@ def run(
     stack: str = "lab-3060",
     changes: Mapping[str, Any] | None = None,
     secrets: Mapping[str, str] | None = None,
+    there: Mapping[str, Any] | None = None,
 ) -> Recording:
     cluster = matching_cluster(stack, changes)
+    cluster = LiveCluster(cluster.version, {**cluster.objects, **(there or {})})
     monkeypatch.setattr(infra.live, "look", lambda _: cluster)
     hidden = {f"vllm:{key}": value for key, value in (secrets or {}).items()}
     return record(
@@ -60,7 +71,9 @@ def run(
 @pytest.mark.parametrize("stack", SHIPPED)
 def test_every_object_is_valid_to_the_letter(monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
     version = config(stack).cluster.kubernetes_version
-    objects = [item for item in run(monkeypatch, stack).registrations if item.type.startswith("kubernetes:")]
+    registered = [item for item in run(monkeypatch, stack).registrations if item.type.startswith("kubernetes:")]
+    # A chart's release is no object of Kubernetes.
+    objects = [item for item in registered if not item.type.startswith("kubernetes:helm.sh/")]
     assert len(objects) >= 8, "a stack has namespace, claim, pre-pull, seed, server and address"
     for item in objects:
         manifest = {key: value for key, value in item.inputs.items() if key != "__provider"}
@@ -108,6 +121,43 @@ def test_each_thing_waits_for_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> 
         (server, service, "the address is given out when there is somebody behind it"),
     ):
         assert order(recording, first, second), reason
+
+
+def test_a_pair_is_filled_and_changed_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = run(monkeypatch, "l40s-pair")
+    jobs, servers = (
+        sorted(recording.all(type_), key=lambda item: item.inputs["metadata"]["name"]) for type_ in (JOB, DEPLOYMENT)
+    )
+    assert len(jobs) == len(servers) == 2, "a download and a server for each replica"
+    assert order(recording, jobs[0], jobs[1]), "the hub's rate is one for all"
+    assert order(recording, servers[0], servers[1]), "one serves while the other is changed"
+    for job, server in zip(jobs, servers, strict=True):
+        assert order(recording, job, server), "each server waits for its own download"
+        assert order(recording, recording.one(DAEMON_SET), server), "and for the image"
+    assert not order(recording, jobs[1], servers[0]), "the first serves before the second has its model"
+
+
+def test_replicas_that_share_a_claim_fill_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {
+        "services.qwen.cache": {"kind": "existingClaim", "claimName": "models", "accessMode": "ReadWriteMany"},
+        "services.qwen.replicas": 2,
+        "nodes.lab.nodes": 2,
+    }
+    claim = {"metadata": {"name": "models"}, "spec": {"accessModes": ["ReadWriteMany"]}}
+    recording = run(monkeypatch, changes=changes, there={"PersistentVolumeClaim": {"models": claim}})
+    job = recording.one(JOB)
+    for server in recording.all(DEPLOYMENT):
+        assert order(recording, job, server), "both wait for the one download"
+        volumes = server.inputs["spec"]["template"]["spec"]["volumes"]
+        claims = [volume["persistentVolumeClaim"]["claimName"] for volume in volumes if volume["name"] == "cache"]
+        assert claims == ["models"], "the claim is used under the name that it has"
+
+
+@pytest.mark.parametrize("stack", SHIPPED)
+def test_each_server_explains_a_failed_start(monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
+    for server in run(monkeypatch, stack).all(DEPLOYMENT):
+        hooks = list(server.request.hooks.on_error)
+        assert hooks == [f"explain-{server.inputs['metadata']['name']}"], "the engine says only that time ran out"
 
 
 def test_a_pool_without_pre_pull_registers_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,11 +236,14 @@ REFUSED = {
 def test_a_refused_stack_registers_nothing(monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any]) -> None:
     monkeypatch.setattr(infra.live, "look", lambda _: matching_cluster("lab-3060"))
     registered: list[Registration] = []
+    said: list[str] = []
+    monkeypatch.setattr(pulumi.log, "error", said.append)
 
     def program() -> None:
-        with pytest.raises(pulumi.RunError) as refused:
+        with pytest.raises(SystemExit) as refused:
             runpy.run_path(str(PROGRAM), run_name="__main__")
-        assert "nothing was created, changed or lost" in str(refused.value)
+        assert refused.value.code == 32, "with any other code the engine adds `an unhandled error occurred`"
+        assert "nothing was created, changed or lost" in said[-1]
 
     registered += record(program, config=pulumi_config("lab-3060", changes)).registrations
     assert not registered, f"{[item.name for item in registered]} were registered before the check was over"

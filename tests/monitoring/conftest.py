@@ -40,8 +40,8 @@ def check(promtool: Path, tmp_path: Path) -> Run:
         }
         document = {"rule_files": ["rules.yaml"], "evaluation_interval": "30s", "tests": [test]}
         (tmp_path / "test.yaml").write_text(json.dumps(document), encoding="utf-8")
-        for command in (["check", "rules", "rules.yaml"], ["test", "rules", "test.yaml"]):
-            answer = subprocess.run([promtool, *command], cwd=tmp_path, capture_output=True, text=True, check=False)
-            assert answer.returncode == 0, f"promtool {' '.join(command)}:\n{answer.stdout}{answer.stderr}"
+        command = [promtool, "test", "rules", "test.yaml"]
+        answer = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert answer.returncode == 0, f"{answer.stdout}{answer.stderr}"
 
     return run

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from pydantic import TypeAdapter
@@ -43,13 +44,17 @@ def target(
     **overrides: Any,
 ) -> Target:
     """What the rules of the lab's service know."""
-    spec = monitoring({"alerts": dict(alerts or {})})
-    made = target_of(
-        plan(version, spec, changes),
+    return replace(_target(version, json.dumps(alerts or {}), json.dumps(changes or {}), replicas), **overrides)
+
+
+@cache
+def _target(version: str, alerts: str, changes: str, replicas: int) -> Target:
+    spec = monitoring({"alerts": json.loads(alerts)})
+    return target_of(
+        plan(version, spec, json.loads(changes)),
         spec,
         namespace=NAMESPACE,
         service=SERVICE,
         servers=tuple(f"qwen-{number}" for number in range(replicas)),
         claims=tuple(f"vllm-model-{number}" for number in range(replicas)),
     )
-    return replace(made, **overrides)

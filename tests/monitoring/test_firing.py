@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from planner.alerts import ALERTS, rule_groups
+from planner.alerts import ALERTS, alerts
+from planner.metrics import series_in
 from planner.releases import known_releases
 from tests.monitoring.exposition import Stage, expectation, replica
-from tests.monitoring.targets import LABELS, MODEL, NAMESPACE, SERVICE, target
+from tests.monitoring.targets import LABELS, target
 
 HEALTHY = Stage(minutes=20, requests=2, waiting=1, running=4, kv_usage=0.4)
 IDLE = Stage(minutes=40)
@@ -22,8 +23,7 @@ QUIET = replace(HEALTHY, minutes=40, requests=0, waiting=0, running=0, kv_usage=
 class Fault:
     """How a service behaves when an alert must fire, and how when it must just not.
 
-    ``minutes``: after so much time of the fault it must be firing. ``alone``: what the alert's other conditions want
-    from a replica that has no fault.
+    ``minutes``: after so much time of the fault it must be firing.
     """
 
     alert: str
@@ -33,7 +33,6 @@ class Fault:
     minutes: float
     alerts: Mapping[str, Any] = field(default_factory=dict)
     since: str = "0.11.0"
-    from_traffic: bool = True
 
 
 FAULTS = {
@@ -65,7 +64,12 @@ FAULTS = {
         since="0.19.1",
     ),
     "pre-emptions": Fault(
-        "VLLMPreemptions", "warning", {"preemptions": 0.11}, {"preemptions": 0.09}, 17, {"preemptions": {"enabled": True}}
+        "VLLMPreemptions",
+        "warning",
+        {"preemptions": 0.11},
+        {"preemptions": 0.09},
+        17,
+        {"preemptions": {"enabled": True}},
     ),
     "inter-token latency": Fault(
         "VLLMInterTokenLatency",
@@ -116,14 +120,15 @@ def run(
 ) -> None:
     """Evaluate the rules on what ``replicas`` expose; ``expected``: minutes → whether the one alert is firing."""
     made = target(version, fault.alerts, replicas=len(replicas))
-    where = {"namespace": NAMESPACE, "service": SERVICE, "model": MODEL}
+    rules = [rule for rule in alerts(made) if rule["alert"] == fault.alert]
+    read = series_in(rules[0]["expr"])
     series = [
         line
         for number, stages in enumerate(replicas)
-        for line in replica(made.metrics, stages, f"qwen-{number}-6f-abc", **where)
+        for line in replica(made.metrics, stages, {**LABELS, "pod": f"qwen-{number}-6f-abc"}, read)
     ]
     held = [expectation(fault.alert, minutes, firing(fault) if fires else []) for minutes, fires in expected]
-    check(rule_groups(made), series, held)
+    check([{"name": "alerts", "rules": rules}], series, held)
 
 
 def bad(fault: Fault, minutes: float | None = None, **more: Any) -> Stage:
