@@ -236,6 +236,9 @@ def service_spec(args: VllmServerArgs) -> k8s.core.v1.ServiceSpecArgs:
     exposure = args.service.exposure
     return k8s.core.v1.ServiceSpecArgs(
         type=exposure.type,
+        # A client's own address must reach the NetworkPolicy that lists it, and not the node's in its place:
+        # https://kubernetes.io/docs/tutorials/services/source-ip/
+        external_traffic_policy=None if exposure.type == "ClusterIP" else "Local",
         selector=naming.selector_labels(args.name, COMPONENT),
         ports=[k8s.core.v1.ServicePortArgs(name="http", port=exposure.port, target_port="http", protocol="TCP")],
     )
@@ -315,12 +318,11 @@ class VllmServer(pulumi.ComponentResource):
         """One Deployment for each replica, each after the one before; the first of them."""
         gpu_template = self._claim_template() if self._args.pool.allocation == "dra" else None
         timeout = f"{self._args.clocks.deployment_timeout_seconds}s"
-        annotations = ROLLED_OUT if len(self._args.replicas) > 1 else None
         made: list[k8s.apps.v1.Deployment] = []
         for number, replica in enumerate(self._args.replicas):
             deployment = k8s.apps.v1.Deployment(
                 f"{self._name}-deployment-{number}",
-                metadata=self._metadata(naming.server_name(self._args.name, number), annotations),
+                metadata=self._metadata(naming.server_name(self._args.name, number), ROLLED_OUT),
                 spec=deployment_spec(self._args, number, service_account, gpu_template),
                 opts=pulumi.ResourceOptions(
                     parent=self,

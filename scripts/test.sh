@@ -22,7 +22,7 @@ begin=$SECONDS
 if wait "$tools"; then
   cat "$log"
   summary+=("$(printf '%-8s %-7s %4d s more' tools passed $((SECONDS - begin)))")
-  tier engine .venv/bin/pytest -m engine -n 2 --quiet
+  tier engine .venv/bin/pytest -m engine -n 2 --dist loadgroup --quiet
 else
   cat "$log"
   summary+=("tools    FAILED" "engine   did not run: its tools are not there")

@@ -23,14 +23,15 @@ def deploy(cluster: Cluster, stack: str) -> None:
         ClusterError: `pulumi up` failed; its output and the reason are on the terminal already.
     """
     environment = {**os.environ, **cluster.environment()}
-    _select(stack, environment)
-    _run(["vllm-infra", "recover", "--stack", stack], environment)
+    folder = project(cluster, stack)
+    _select(stack, folder, environment)
+    _run(["vllm-infra", "recover", "--stack", stack], ROOT, environment)
     try:
-        _run(["pulumi", "up", "--yes", "--skip-preview", "--stack", stack], environment)
+        _run(["pulumi", "up", "--yes", "--skip-preview", "--stack", stack], folder, environment)
     except ClusterError:
         subprocess.run(["vllm-infra", "diagnose", "--stack", stack], cwd=ROOT, env=environment, check=False)
         raise
-    Console().print(running(_services(stack, environment), cluster, stack))
+    Console().print(running(_services(stack, folder, environment), cluster, stack))
 
 
 def preview(cluster: Cluster, stack: str) -> None:
@@ -40,8 +41,29 @@ def preview(cluster: Cluster, stack: str) -> None:
         ClusterError: the preview refuses the stack; the reasons are on the terminal already.
     """
     environment = {**os.environ, **cluster.environment()}
-    _select(stack, environment)
-    _run(["pulumi", "preview", "--diff", "--stack", stack], environment)
+    folder = project(cluster, stack)
+    _select(stack, folder, environment)
+    _run(["pulumi", "preview", "--diff", "--stack", stack], folder, environment)
+
+
+def project(cluster: Cluster, stack: str) -> Path:
+    """A folder with this project's program and a copy of the stack file.
+
+    Pulumi writes the salt of its secrets into a stack file and lays the file out anew. That belongs into
+    the file of a person who initialises a stack, and not into the shipped one.
+    """
+    folder = cluster.state / "project"
+    (folder / "stacks").mkdir(parents=True, exist_ok=True)
+    definition = (ROOT / "Pulumi.yaml").read_text("utf-8").replace("main: infra/", f"main: {ROOT / 'infra'}")
+    (folder / "Pulumi.yaml").write_text(definition.replace(".venv", str(ROOT / ".venv")), encoding="utf-8")
+    shipped, copy = ROOT / "stacks" / f"Pulumi.{stack}.yaml", folder / "stacks" / f"Pulumi.{stack}.yaml"
+    if not shipped.is_file():
+        raise ClusterError(f"there is no stack {stack}: {shipped} is missing")
+    kept = copy.read_text("utf-8").splitlines() if copy.is_file() else []
+    text = shipped.read_text("utf-8")
+    salt = [line for line in kept if line.startswith("encryptionsalt:") and line not in text]
+    copy.write_text("\n".join([text.rstrip("\n"), *salt, ""]), encoding="utf-8")
+    return folder
 
 
 def running(services: Mapping[str, Mapping[str, object]], cluster: Cluster, stack: str) -> Table:
@@ -64,21 +86,21 @@ def running(services: Mapping[str, Mapping[str, object]], cluster: Cluster, stac
     return table
 
 
-def _select(stack: str, environment: Mapping[str, str]) -> None:
+def _select(stack: str, folder: Path, environment: Mapping[str, str]) -> None:
     command = ["pulumi", "stack", "select", "--create", "--stack", stack]
-    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         raise ClusterError(f"the stack {stack} cannot be selected: {answer.stderr.strip() or answer.stdout.strip()}")
 
 
-def _services(stack: str, environment: Mapping[str, str]) -> dict[str, dict[str, object]]:
+def _services(stack: str, folder: Path, environment: Mapping[str, str]) -> dict[str, dict[str, object]]:
     command = ["pulumi", "stack", "output", "services", "--json", "--stack", stack]
-    answer = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     services: dict[str, dict[str, object]] = json.loads(answer.stdout)
     return services
 
 
-def _run(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    answer = subprocess.run(command, cwd=ROOT, env=environment, check=False)
+def _run(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
+    answer = subprocess.run(command, cwd=folder, env=environment, check=False)
     if answer.returncode != 0:
         raise ClusterError(f"`{' '.join(command)}` ended with exit code {answer.returncode}")

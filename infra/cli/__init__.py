@@ -73,11 +73,11 @@ def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> Non
     plans, findings = plan_services(config.nodes, config.watched_services)
     findings += check_plan(config, secrets, plans)
     if as_json:
-        print_json(answers(plans, findings))
+        print_json(answers(plans, findings, config.monitoring))
     else:
         out.print(overview(plans))
         out.print(findings_table(findings))
-        out.print(checklist_table(plans, findings))
+        out.print(checklist_table(plans, findings, config.monitoring))
     end(findings)
 
 

@@ -129,4 +129,4 @@ def _plan_of(file: Path) -> dict[str, Any]:
     except ConfigError as error:
         return answers({}, error.findings)
     plans, findings = plan_services(config.nodes, config.watched_services)
-    return answers(plans, [*findings, *check_plan(config, secrets, plans)])
+    return answers(plans, [*findings, *check_plan(config, secrets, plans)], config.monitoring)

@@ -90,7 +90,7 @@ def _nearest(key: str, allowed: Sequence[str]) -> str:
 def place(model: type[BaseModel], location: Sequence[str | int]) -> tuple[tuple[str | int, ...], set[str]]:
     """Where ``location`` of a pydantic fault is in the YAML, and which keys are allowed there.
 
-    pydantic puts the discriminator of a union (`kind`) into a location; the YAML has no such level.
+    pydantic puts the discriminator of a union (`kind`, `mode`) into a location; the YAML has no such level.
     """
     kinds: set[Any] = {model}
     parts: list[str | int] = []
@@ -113,8 +113,8 @@ def _keys(kind: Any) -> set[str]:
 
 
 def _discriminators(kind: Any) -> tuple[Any, ...]:
-    field = kind.model_fields.get("kind") if _is_model(kind) else None
-    return typing.get_args(field.annotation) if field else ()
+    fields = [kind.model_fields.get(name) for name in ("kind", "mode")] if _is_model(kind) else []
+    return tuple(value for field in fields if field for value in typing.get_args(field.annotation))
 
 
 def _is_model(kind: Any) -> bool:

@@ -6,6 +6,8 @@ import re
 from dataclasses import fields, is_dataclass, replace
 from typing import TypeVar, cast
 
+from infra.redaction import redacted
+
 _SECRETS = (
     (re.compile(r"\bhf_[A-Za-z0-9]{16,}"), "hf_***"),
     (re.compile(r"(?i)(authorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic)?\s*)[^\s'\",]+"), r"\1***"),
@@ -21,10 +23,13 @@ _SECRETS = (
 
 
 def masked(text: str) -> str:
-    """``text`` without tokens, keys, credentials of URLs and signed queries."""
+    """``text`` without tokens, keys, credentials of URLs and signed queries.
+
+    What a log of vLLM or of the hub's library looks like comes first, then every form that a credential has.
+    """
     for pattern, replacement in _SECRETS:
         text = pattern.sub(replacement, text)
-    return text
+    return redacted(text)
 
 
 _Facts = TypeVar("_Facts")

@@ -25,7 +25,7 @@ class ResourcesSpec(Spec):
     """Most CPUs. Unset: no limit."""
 
     memory: Quantity | None = None
-    """RAM that is reserved. Unset: half of the limit."""
+    """RAM that is reserved. Unset: the limit."""
 
     memory_limit: Quantity
     """Most RAM of the container, /dev/shm included. This is host RAM, not GPU memory."""

@@ -13,11 +13,46 @@ from planner.alerts import rule_groups
 from planner.metrics import metrics_of, remedy, series_in, unknown_series
 from planner.releases import known_releases, release_at
 from planner.spec.monitoring import MonitoringSpec, OperatorMonitoring
+from tests.cases.case import Case
 from tests.components.test_vllm_server import recorded
 from tests.monitoring.targets import monitoring, target
 
 OLD, NEW = "vllm:gpu_cache_usage_perc", "vllm:kv_cache_usage_perc"
 SERVICE = "kubernetes:core/v1:Service"
+
+
+def own_alert(series: str) -> dict[str, Any]:
+    alert = {"alert": "Mine", "expr": f"{series} > 0.9", "summary": "full", "runbookUrl": "https://example.org"}
+    return {"monitoring": {"mode": "operator", "labels": {"release": "p"}, "alerts": {"own": [alert]}}}
+
+
+CASES = [
+    Case(
+        "MON-1",
+        "an alert of one's own on a series that went",
+        own_alert(OLD),
+        "error",
+        "MON-1",
+        "monitoring.alerts.own",
+        NEW,
+        own_alert(NEW),
+    ),
+    Case(
+        "MON-2",
+        "an operator without the labels that it selects by",
+        {"monitoring": {"mode": "operator"}},
+        "error",
+        "CFG-MISSING",
+        "monitoring.labels",
+        "is missing",
+        {"monitoring": {"mode": "operator", "labels": {"release": "p"}}},
+    ),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_it_is_spoken_about_and_its_neighbour_passes(case: Case) -> None:
+    case.check()
 
 
 def parsed(section: dict[str, Any]) -> Any:
