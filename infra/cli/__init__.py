@@ -12,6 +12,7 @@ from rich.console import Console
 from infra.answers import answers
 from infra.cli.pinning import models, pin
 from infra.cli.pull_requests import preview_report
+from infra.cli.sizing import capacity, gpus
 from infra.config import ConfigError, StackConfig, read, stack_path
 from infra.config.stack_file import ROOT
 from infra.preflight import check_live, check_plan
@@ -22,6 +23,8 @@ from planner.plan import plan_services
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(preview_report)
 app.command()(pin)
+app.command()(gpus)
+app.command()(capacity)
 app.add_typer(models, name="models")
 out, err = Console(), Console(stderr=True)
 

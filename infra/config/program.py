@@ -11,8 +11,9 @@ import pulumi
 from pulumi.runtime import config as runtime_config
 
 from infra.config.errors import ConfigError
+from infra.config.measurements import with_measurements
 from infra.config.stack import SECRET_KEYS, StackConfig, stack_config
-from infra.config.stack_file import PROJECT
+from infra.config.stack_file import PROJECT, STACKS
 from planner.findings import Finding
 
 
@@ -49,7 +50,7 @@ def load() -> tuple[StackConfig, StackSecrets]:
     prefix = f"{PROJECT}:"
     values = {key.removeprefix(prefix): value for key, value in raw.items() if key.startswith(prefix)}
     plain = {key: _parsed(key, value) for key, value in values.items() if key not in SECRET_KEYS}
-    return stack_config(plain), _secrets(values)
+    return stack_config(*with_measurements(plain, STACKS)), _secrets(values)
 
 
 def _parsed(key: str, value: Any) -> Any:

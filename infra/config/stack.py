@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
@@ -43,13 +43,16 @@ class StackConfig(Spec):
         return {name: with_settings_for_alerts(each, alerts_of(spec, name)) for name, each in self.services.items()}
 
 
-def stack_config(values: Mapping[str, Any]) -> StackConfig:
+def stack_config(values: Mapping[str, Any], known: Sequence[Finding] = ()) -> StackConfig:
     """Validate the sections of a stack file (keys without the project's name, secrets left out).
+
+    ``known``: faults that were found while the values were read; they are said with the others.
 
     Raises:
         ConfigError: with every fault at once.
     """
-    findings = [_unknown_section(key) for key in values if key not in {*StackConfig.model_fields, *SECRET_KEYS}]
+    findings = [*known]
+    findings += [_unknown_section(key) for key in values if key not in {*StackConfig.model_fields, *SECRET_KEYS}]
     sections = {key: value for key, value in values.items() if key in StackConfig.model_fields}
     findings += _references(sections)
     try:

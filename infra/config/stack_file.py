@@ -9,6 +9,7 @@ from ruamel.yaml.error import MarkedYAMLError
 
 from infra.config import engine_yaml
 from infra.config.errors import ConfigError
+from infra.config.measurements import with_measurements
 from infra.config.stack import SECRET_KEYS, StackConfig, stack_config
 from planner.findings import Finding
 
@@ -37,7 +38,7 @@ def read(path: Path) -> tuple[StackConfig, frozenset[str]]:
         ConfigError: unreadable, no YAML, or faults in it, all at once.
     """
     values = project_values(load_yaml(path), path)
-    return stack_config(values), frozenset(values).intersection(SECRET_KEYS)
+    return stack_config(*with_measurements(values, path.parent)), frozenset(values).intersection(SECRET_KEYS)
 
 
 def load_yaml(path: Path) -> Any:

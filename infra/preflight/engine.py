@@ -9,6 +9,7 @@ from planner.memory import plan_memory, settings_of
 from planner.spec import ServiceSpec
 from planner.startup import cold_start, warm_restart
 
+LONGER = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 QUEUE_FLAG = "--max-num-queued-reqs"
 PROFILING = "https://docs.vllm.ai/en/latest/configuration/optimization/"
 GRAPHS = "https://docs.vllm.ai/en/latest/design/cuda_graphs/"
@@ -23,6 +24,18 @@ def context_is_what_is_needed(subject: ServiceSubject) -> Iterator[Said]:
         longest = plan.memory.max_model_len
         message = f"is not set: the model's maximum of {longest:,} tokens is taken"
         yield Said("info", "engine.maxModelLen", message, "the longest prompt and answer that your clients need")
+
+
+@rule("SET-POSITIONS", "https://docs.vllm.ai/en/latest/configuration/engine_args/#-max-model-len")
+def context_is_within_the_positions(subject: ServiceSubject) -> Iterator[Said]:
+    """vLLM ends at start when more is asked than the model has positions for (vllm/config/model.py)."""
+    plan = subject.plan
+    asked, most = plan.service.engine.max_model_len, plan.model.max_position_embeddings
+    stretched = plan.service.engine.hf_overrides is not None or LONGER in plan.service.env
+    if asked is not None and asked > most and not stretched:
+        message = f"{asked:,} tokens, and {plan.model.id} has {most:,} positions"
+        remedy = f"at most {most}; a model that is made to be stretched says how in engine.hfOverrides"
+        yield Said("error", "engine.maxModelLen", message, remedy)
 
 
 @rule("SET-GRAPHS", GRAPHS)
@@ -108,6 +121,7 @@ def model_can_chat(subject: ServiceSubject) -> Iterator[Said]:
 
 RULES = (
     context_is_what_is_needed,
+    context_is_within_the_positions,
     batches_are_recorded,
     tokens_follow_the_target,
     eager_is_a_trade,

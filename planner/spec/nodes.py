@@ -76,7 +76,7 @@ class PoolSpec(Spec):
     """A pool: nodes of one kind with one GPU product."""
 
     gpu: Annotated[str, Field(min_length=1)]
-    """GPU product from the catalogue (`vllm-infra capacity --gpus` lists it), for example rtx-3060-12gb."""
+    """GPU product from the catalogue (`vllm-infra gpus` lists it), for example rtx-3060-12gb."""
 
     declared_gpu: DeclaredGpuSpec | None = None
     """The figures of a GPU that the catalogue does not know; `gpu` is then its name."""
@@ -140,6 +140,10 @@ class PoolSpec(Spec):
 
     rates: RatesSpec = RatesSpec()
     """How fast bytes reach this pool."""
+
+    measurements: Annotated[str, Field(min_length=1)] | None = None
+    """File beside the stack file with rates that were measured here (`vllm-infra cold-start --write`).
+    They take the place of the assumed rates; what `rates` says wins over them."""
 
     eks: EksNodeGroupSpec | None = None
     """The managed node group that this stack makes for the pool, with `kind: eks` in `vllm:cluster`.

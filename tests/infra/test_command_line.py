@@ -99,3 +99,22 @@ def test_a_failed_start_comes_with_keys_to_copy(monkeypatch: pytest.MonkeyPatch,
     assert result.exit_code == 0, result.output
     for key in ("vllm:nodes.lab.gpusPerNode", "vllm:services.qwen.gpus"):
         assert key in result.output, f"{key} is how the stack file spells it"
+
+
+def test_the_cards_are_listed_with_what_is_only_estimated() -> None:
+    lines = {line.split()[0]: line for line in run("gpus").output.splitlines()[1:]}
+    assert "11,908" in lines["rtx-3060-12gb"], "what CUDA can use decides what fits"
+    assert "estimate" in lines["b200"], "a figure that nobody measured is marked"
+    assert "estimate" not in lines["l40s"], "and one that somebody did is not"
+
+
+def test_a_load_is_turned_into_replicas() -> None:
+    result = run("capacity", "--stack", "lab-3060", "--requests-per-second", "100", "--measured", "18")
+    assert result.exit_code == 0, result.output
+    assert "8 for 100 requests/s" in result.output, "18 x 0.7 = 12.6; 100 / 12.6 = 7.9"
+
+
+def test_capacity_is_not_guessed() -> None:
+    result = run("capacity", "--stack", "lab-3060", "--requests-per-second", "100")
+    assert result.exit_code == 2, "nobody has measured what one replica serves"
+    assert "must be measured" in result.output.replace("\n", " ").replace("│", ""), result.output

@@ -519,6 +519,14 @@ RULES: dict[str, tuple[str, dict[str, Any], str, str, str, dict[str, Any]]] = {
         "32,768",
         {},
     ),
+    "more context than the model has positions": (
+        "SET-POSITIONS",
+        {"services.qwen.engine.maxModelLen": 65536},
+        "error",
+        "services.qwen.engine.maxModelLen",
+        "32,768 positions",
+        {"services.qwen.engine.maxModelLen": 32768},
+    ),
     "more requests than the largest graph": (
         "SET-GRAPHS",
         {"services.qwen.engine": {"maxModelLen": 2048, "maxNumSeqs": 256, "cudagraphCaptureSizes": [1, 2, 64]}},
@@ -777,6 +785,19 @@ def test_arguments_are_checked_against_the_release() -> None:
     assert "--cudagraph-capture-sizes" in errors[0].remedy, "the new name of the flag is the way out"
     old = {**changes, "services.qwen.image.tag": "v0.11.0"}
     assert not [finding for finding in findings(old) if finding.level == "error"], "0.11.0 has that flag"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"services.qwen.engine.hfOverrides": {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}}},
+        {"services.qwen.env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}},
+    ],
+    ids=["stretched by the config", "asked for by name"],
+)
+def test_more_context_than_positions_passes_where_it_is_meant(changes: dict[str, Any]) -> None:
+    found = findings({"services.qwen.engine.maxModelLen": 40960, **changes})
+    assert not said(found, "SET-POSITIONS"), "vLLM starts with it"
 
 
 @pytest.mark.parametrize("stack", SHIPPED)
