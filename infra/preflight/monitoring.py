@@ -309,7 +309,7 @@ def no_name_is_taken_twice(subject: StackSubject) -> Iterator[Said]:
                 yield Said("error", f"services.{name}", message, "another name")
 
 
-@rule("MON-PYTHON", "https://pypi.org/project/grafana-foundation-sdk/")
+@rule("MON-PYTHON", "https://github.com/grafana/grafana-foundation-sdk")
 def dashboards_can_be_made(subject: StackSubject) -> Iterator[Said]:
     """The library that makes dashboards needs Python 3.11, the rest of the program 3.10."""
     spec = subject.config.monitoring
