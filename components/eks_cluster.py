@@ -15,9 +15,9 @@ import pulumi_aws as aws
 
 from components import naming
 from components.aws_roles import CNI_POLICY, NODE_POLICIES, partition, service_role
-from planner.spec.aws import EksClusterSpec
+from planner.spec.aws import EksAddon, EksClusterSpec
 
-POD_IDENTITY_AGENT = "eks-pod-identity-agent"
+POD_IDENTITY_AGENT: EksAddon = "eks-pod-identity-agent"
 ADMINISTRATOR_POLICY = "AmazonEKSClusterAdminPolicy"
 SYSTEM_AMI_TYPE = "AL2023_x86_64_STANDARD"
 
@@ -34,8 +34,8 @@ ADDON_ROLES = {
     "vpc-cni": AddonRole("aws-node", CNI_POLICY),
     "aws-ebs-csi-driver": AddonRole("ebs-csi-controller-sa", "service-role/AmazonEBSCSIDriverPolicy"),
 }
-BEFORE_NODES = ("vpc-cni", "kube-proxy")
-AFTER_NODES = ("coredns", "aws-ebs-csi-driver")
+BEFORE_NODES: tuple[EksAddon, ...] = ("vpc-cni", "kube-proxy")
+AFTER_NODES: tuple[EksAddon, ...] = ("coredns", "aws-ebs-csi-driver")
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class EksCluster(pulumi.ComponentResource):
             opts=pulumi.ResourceOptions(parent=self, depends_on=[entry]),
         )
 
-    def _addon(self, addon: str, after: Sequence[pulumi.Resource]) -> aws.eks.Addon:
+    def _addon(self, addon: EksAddon, after: Sequence[pulumi.Resource]) -> aws.eks.Addon:
         associations, attachments = self._addon_role(addon)
         return aws.eks.Addon(
             f"{self._name}-{addon}",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pulumi
 
-from infra.config import ConfigError
+from infra.config import ConfigError, EksClusterStackConfig
 from infra.config.program import load
+from infra.eks_cluster import deploy_cluster
 from infra.environment import Environment
 from infra.live import LiveError, look
 from infra.preflight import check_live, check_plan
@@ -19,6 +20,8 @@ def main() -> None:
     stack = pulumi.get_stack()
     try:
         config, secrets = load()
+        if isinstance(config, EksClusterStackConfig):
+            return deploy_cluster(stack, config.eks_cluster)
         plans, findings = plan_services(config.nodes, config.watched_services)
         findings += check_plan(config, secrets.present, plans)
         cluster = look(config.cluster)

@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from infra.config.stack import EKS_CLUSTER
 from planner.capacity import dollars_per_month
 from planner.checklist import checklists
 from planner.compile_cache import key_of
 from planner.findings import Finding
 from planner.plan import ServicePlan
+from planner.spec.aws import EKS_ADDONS, EksClusterSpec
 from planner.spec.monitoring import MonitoringSpec
 
 
@@ -26,6 +28,14 @@ def answers(
             name: [asdict(box) for box in boxes] for name, boxes in checklists(plans, found, monitoring).items()
         },
     }
+
+
+def cluster_answers(spec: EksClusterSpec, findings: Iterable[Finding]) -> dict[str, Any]:
+    """The same for a stack that is an EKS cluster of its own: no service runs in it."""
+    section = spec.model_dump(mode="json", by_alias=True)
+    # Without a version of ours EKS chooses one.
+    versions = {addon: spec.addon_versions.get(addon) for addon in EKS_ADDONS}
+    return {**answers({}, findings), EKS_CLUSTER: section | {"addonVersions": versions}}
 
 
 def service_answers(plan: ServicePlan) -> dict[str, Any]:

@@ -19,7 +19,7 @@ Operation = Literal["replace", "delete", "leave", "update", "create", "import"]
 ORDER: tuple[Operation, ...] = ("replace", "delete", "leave", "update", "create", "import")
 """The order in which changes are told: what can lose something first."""
 
-GUARDED = frozenset({"PersistentVolumeClaim", "PersistentVolume", "Namespace", "NodeGroup"})
+GUARDED = frozenset({"PersistentVolumeClaim", "PersistentVolume", "Namespace", "NodeGroup", "Cluster"})
 """Kinds whose replacement or deletion needs an allowance: with them go weights, caches, everything inside, or nodes."""
 
 _OPERATIONS: Mapping[str, Operation] = {

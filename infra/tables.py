@@ -12,6 +12,7 @@ from rich.text import Text
 from planner.checklist import Box, checklists, questions
 from planner.findings import Finding, by_severity
 from planner.plan import ServicePlan
+from planner.spec.aws import EKS_ADDONS, EksClusterSpec
 from planner.spec.monitoring import MonitoringSpec
 
 _STATUSES = {"held": "green", "checked": "cyan", "person": "yellow", "not offered": "dim"}
@@ -21,6 +22,21 @@ _LEVELS = {"error": ("error", "bold red"), "warn": ("warning", "yellow"), "info"
 def overview(plans: Mapping[str, ServicePlan]) -> RenderableType:
     """One block for each service."""
     return Group(*(service_block(plan) for plan in plans.values()))
+
+
+def cluster_table(spec: EksClusterSpec) -> Table:
+    """What a stack builds that is an EKS cluster of its own."""
+    title = f"{spec.name}: EKS, Kubernetes {spec.kubernetes_version}, {spec.region}"
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
+    outside = ", ".join(spec.public_access_cidrs)
+    table.add_row("control plane", f"in {', '.join(sorted({subnet.zone for subnet in spec.subnets}))}")
+    table.add_row("API server", f"from the VPC and {outside}" if outside else "from the VPC only")
+    table.add_row("administrators", "\n".join(spec.administrators))
+    versions = (f"{addon} {spec.addon_versions.get(addon, '(version: EKS chooses)')}" for addon in EKS_ADDONS)
+    table.add_row("add-ons", "\n".join(versions))
+    table.add_row("system nodes", f"{spec.system_nodes.nodes} x {spec.system_nodes.instance_type}, no GPU")
+    table.add_row("deletion", "refused until deletionProtection is false" if spec.deletion_protection else "allowed")
+    return table
 
 
 def service_block(plan: ServicePlan) -> RenderableType:

@@ -14,7 +14,7 @@ from planner.gpus import Gpu
 from planner.models import ModelFacts
 from planner.releases import Release
 from planner.spec import PoolSpec, ServiceSpec
-from planner.startup import cold_start, download_seconds, figures, pull_seconds, worst_credible
+from planner.startup import cold_start, download_seconds, figures, on_the_nodes, pull_seconds, worst_credible
 
 _PROBES = "https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/#container-probes"
 _DEADLINE = "https://kubernetes.io/docs/concepts/workloads/controllers/deployment/#progress-deadline-seconds"
@@ -136,11 +136,15 @@ def plan_clocks(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceS
 
 
 def _before_container(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> float:
-    """Node, image and sandbox of a new pod; the image is there already where a DaemonSet pulls it and is waited for."""
+    """Node, image and sandbox of a new pod."""
     phases = {phase.name: phase.seconds for phase in cold_start(gpu, facts, release, service, pool).phases}
-    pulled = pool.image_delivery == "daemonSet" and pool.pre_pull.await_ready
-    pull = 0.0 if pulled else phases["image"] * _figure("pullFactor")
-    return phases["node"] + pull + phases["sandbox"]
+    return phases["node"] + _pod_pull_seconds(release, pool) + phases["sandbox"]
+
+
+def _pod_pull_seconds(release: Release, pool: PoolSpec) -> float:
+    """What a pod itself may wait for its image; nothing where nodes start with it, or a DaemonSet is waited for."""
+    awaited = pool.image_delivery == "daemonSet" and pool.pre_pull.await_ready
+    return 0.0 if awaited or on_the_nodes(pool) else pull_seconds(release, pool) * _figure("pullFactor")
 
 
 def _seed_deadline(facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> int:
@@ -148,9 +152,8 @@ def _seed_deadline(facts: ModelFacts, release: Release, service: ServiceSpec, po
     if asked is not None:
         return asked
     planned = _figure("downloadFactor") * download_seconds(facts, pool) + _figure("downloadMargin")
-    # The Job's clock runs while its own image is pulled, where no DaemonSet has done that before.
-    pull = 0.0 if pool.image_delivery == "daemonSet" else pull_seconds(release, pool) * _figure("pullFactor")
-    return math.ceil(planned + pull)
+    # The Job's clock runs while its own image is pulled.
+    return math.ceil(planned + _pod_pull_seconds(release, pool))
 
 
 def broken(clocks: Clocks, service: ServiceSpec) -> tuple[Finding, ...]:

@@ -33,7 +33,7 @@ class ServicePlan:
     release: Release
     memory: MemoryPlan
     cold: StartupPlan
-    """The first start of all, with nothing cached anywhere."""
+    """The first start of all, with nothing cached but an image that nodes start with."""
     warm: StartupPlan
     """A restart with every cache in place."""
     steps: tuple[ColdStartStep, ...]

@@ -92,6 +92,11 @@ def pull_seconds(release: Release, pool: PoolSpec) -> float:
     return release.image_bytes / (pool.rates.registry_mb_per_second * 1e6)
 
 
+def on_the_nodes(pool: PoolSpec) -> bool:
+    """Whether a node has the image when it starts: in its AMI, or on a volume from a snapshot."""
+    return pool.image_delivery in {"bakedImage", "snapshot"}
+
+
 def download_seconds(facts: ModelFacts, pool: PoolSpec) -> float:
     """Downloading the weights from the hub, seconds."""
     return facts.weight_bytes / (pool.rates.hub_mb_per_second * 1e6)
@@ -172,8 +177,11 @@ def plan_startup(  # noqa: PLR0917 - five facts of every plan, and the caches
 
 
 def cold_start(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
-    """The first start of all: nothing is cached anywhere (the seed Job's download counts as the download)."""
-    return plan_startup(gpu, facts, release, service, pool, COLD)
+    """The first start of all: nothing is cached but an image that nodes start with.
+
+    The pull of a DaemonSet counts as the pull, the download of the seed Job as the download.
+    """
+    return plan_startup(gpu, facts, release, service, pool, IMAGE_THERE if on_the_nodes(pool) else COLD)
 
 
 def warm_restart(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
@@ -195,7 +203,7 @@ def cold_start_steps(
     """What each cache saves: starts from nothing to everything, the last with the stack's own graph sizes.
 
     Each row keeps what the rows above have. A stack that records the release's own graph sizes, or none, has no
-    last row.
+    last row. "nothing" is without the image also where nodes start with it: the next row then says what that is worth.
     """
     sizes = service.engine.cudagraph_capture_sizes
     engine = service.engine.model_copy(update={"cudagraph_capture_sizes": None})

@@ -54,6 +54,8 @@ Stack = Annotated[str, typer.Option("--stack", help="A stack of this project.")]
 @app.command()
 def deploy(name: Name = "demo", stack: Stack = "demo") -> None:
     """Start the cluster and deploy a stack into it with the real engine."""
+    with _one_message_per_failure():
+        demo.stack_file(stack)
     up(name)
     with _one_message_per_failure():
         demo.deploy(_cluster(name), stack)
@@ -62,6 +64,8 @@ def deploy(name: Name = "demo", stack: Stack = "demo") -> None:
 @app.command()
 def preview(name: Name = "demo", stack: Stack = "demo") -> None:
     """Start the cluster and preview a stack against it."""
+    with _one_message_per_failure():
+        demo.stack_file(stack)
     up(name)
     with _one_message_per_failure():
         demo.preview(_cluster(name), stack)

@@ -11,7 +11,8 @@ STACKS = Path(__file__).parent.parent / "stacks"
 
 
 def stack_contexts(stacks: Path) -> dict[str, str]:
-    """Stack name → ``vllm:cluster.context`` of every stack file in ``stacks`` that names one.
+    """Stack name → ``vllm:cluster.context`` of every stack file in ``stacks`` that names one; a stack that is an
+    EKS cluster of its own (``vllm:eksCluster``) has none.
 
     A stack refuses any other context; with aliases of these names in the simulated cluster's own
     kubeconfig each of them can be previewed without a real cluster.
@@ -21,14 +22,24 @@ def stack_contexts(stacks: Path) -> dict[str, str]:
     """
     contexts = {}
     for file in sorted(stacks.glob("Pulumi.*.yaml")):
-        try:
-            content = YAML(typ="safe", pure=True).load(file)
-        except YAMLError as error:
-            raise ValueError(f"{file} is no valid YAML: {error}") from error
-        context = _get(_get(_get(content, "config"), "vllm:cluster"), "context")
-        if isinstance(context, str):
+        context = context_of(file)
+        if context is not None:
             contexts[file.name.removeprefix("Pulumi.").removesuffix(".yaml")] = context
     return contexts
+
+
+def context_of(file: Path) -> str | None:
+    """``vllm:cluster.context`` of a stack file; ``None`` where it names none.
+
+    Raises:
+        ValueError: the file is no YAML; the message names it and the line.
+    """
+    try:
+        content = YAML(typ="safe", pure=True).load(file)
+    except YAMLError as error:
+        raise ValueError(f"{file} is no valid YAML: {error}") from error
+    context = _get(_get(_get(content, "config"), "vllm:cluster"), "context")
+    return context if isinstance(context, str) else None
 
 
 def _get(mapping: object, key: str) -> object:

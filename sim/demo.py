@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from sim import contexts
 from sim.cluster import Cluster, ClusterError
 
 ROOT = Path(__file__).parent.parent
@@ -56,14 +57,33 @@ def project(cluster: Cluster, stack: str) -> Path:
     (folder / "stacks").mkdir(parents=True, exist_ok=True)
     definition = (ROOT / "Pulumi.yaml").read_text("utf-8").replace("main: infra/", f"main: {ROOT / 'infra'}")
     (folder / "Pulumi.yaml").write_text(definition.replace(".venv", str(ROOT / ".venv")), encoding="utf-8")
-    shipped, copy = ROOT / "stacks" / f"Pulumi.{stack}.yaml", folder / "stacks" / f"Pulumi.{stack}.yaml"
-    if not shipped.is_file():
-        raise ClusterError(f"there is no stack {stack}: {shipped} is missing")
+    shipped, copy = stack_file(stack), folder / "stacks" / f"Pulumi.{stack}.yaml"
     kept = copy.read_text("utf-8").splitlines() if copy.is_file() else []
     text = shipped.read_text("utf-8")
     salt = [line for line in kept if line.startswith("encryptionsalt:") and line not in text]
     copy.write_text("\n".join([text.rstrip("\n"), *salt, ""]), encoding="utf-8")
     return folder
+
+
+def stack_file(stack: str) -> Path:
+    """The shipped file of a stack that can run in a simulated cluster.
+
+    Raises:
+        ClusterError: there is none, or it is about something else than what runs in a cluster.
+    """
+    file = contexts.STACKS / f"Pulumi.{stack}.yaml"
+    if not file.is_file():
+        raise ClusterError(f"there is no stack {stack}: {file} is missing")
+    try:
+        context = contexts.context_of(file)
+    except ValueError as error:
+        raise ClusterError(str(error)) from error
+    if context is None:
+        raise ClusterError(
+            f"the stack {stack} names no vllm:cluster.context, so that nothing of it could run in a simulated cluster, "
+            f"and AWS is not simulated; `vllm-infra plan --stack {stack}` says what it is"
+        )
+    return file
 
 
 def running(services: Mapping[str, Mapping[str, object]], cluster: Cluster, stack: str) -> Table:

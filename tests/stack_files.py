@@ -1,4 +1,4 @@
-"""Stack files for tests: a shipped one with changes."""
+"""Stack files for tests: a shipped one with changes. An environment unless it says otherwise."""
 
 from __future__ import annotations
 
@@ -9,10 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from infra.config import StackConfig, stack_config
+from infra.config.stack import EKS_CLUSTER
 from infra.config.stack_file import load_yaml, project_values
 
 STACKS = Path(__file__).parents[1] / "stacks"
-SHIPPED = sorted(path.name.removeprefix("Pulumi.").removesuffix(".yaml") for path in STACKS.glob("Pulumi.*.yaml"))
+STACK_FILES = {path.name.removeprefix("Pulumi.").removesuffix(".yaml"): path for path in STACKS.glob("Pulumi.*.yaml")}
+CLUSTER_STACKS = sorted(
+    stack for stack, path in STACK_FILES.items() if EKS_CLUSTER in project_values(load_yaml(path), path)
+)
+"""The shipped stacks that are an EKS cluster of their own."""
+SHIPPED = sorted(STACK_FILES.keys() - CLUSTER_STACKS)
+"""The shipped environments."""
 
 
 def values(stack: str = "lab-3060", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:

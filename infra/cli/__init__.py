@@ -9,22 +9,28 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from infra.answers import answers
+from infra.answers import answers, cluster_answers
+from infra.cli.load import snapshot
+from infra.cli.measuring import cold_start
 from infra.cli.pinning import models, pin
 from infra.cli.pull_requests import preview_report
 from infra.cli.sizing import capacity, gpus
-from infra.config import ConfigError, StackConfig, read, stack_path
+from infra.config import ConfigError, EksClusterStackConfig, StackConfig, read_any, stack_path
+from infra.config.stack import environment_of
 from infra.config.stack_file import ROOT
-from infra.preflight import check_live, check_plan
-from infra.tables import checklist_table, findings_table, overview
+from infra.preflight import check_cluster, check_live, check_plan
+from infra.tables import checklist_table, cluster_table, findings_table, overview
 from planner.findings import Finding
 from planner.plan import plan_services
+from planner.spec import EksClusterSpec
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.command()(preview_report)
 app.command()(pin)
+app.command()(cold_start)
 app.command()(gpus)
 app.command()(capacity)
+app.command()(snapshot)
 app.add_typer(models, name="models")
 out, err = Console(), Console(stderr=True)
 
@@ -61,18 +67,48 @@ def refuse(error: ConfigError, as_json: bool = False) -> typer.Exit:
     return typer.Exit(1)
 
 
-def loaded(stack: str | None, file: Path | None, as_json: bool = False) -> tuple[StackConfig, frozenset[str]]:
+def loaded(
+    stack: str | None, file: Path | None, as_json: bool = False
+) -> tuple[StackConfig | EksClusterStackConfig, frozenset[str]]:
     """The configuration that the command line names, or an exit that says every fault."""
     try:
-        return read(chosen_file(stack, file))
+        return read_any(chosen_file(stack, file))
     except ConfigError as error:
         raise refuse(error, as_json) from None
+
+
+def environment(stack: str) -> StackConfig:
+    """The configuration of a stack with services, or an exit that says why there is none."""
+    try:
+        return environment_of(loaded(stack, None)[0])
+    except ConfigError as error:
+        raise refuse(error) from None
+
+
+def plan_cluster(spec: EksClusterSpec, as_json: bool) -> None:
+    """The plan of a stack that is an EKS cluster of its own."""
+    findings = list(check_cluster(spec))
+    if as_json:
+        print_json(cluster_answers(spec, findings))
+    else:
+        out.print(cluster_table(spec))
+        out.print(findings_table(findings))
+    end(findings)
+
+
+def check_own_cluster(spec: EksClusterSpec) -> None:
+    """An EKS cluster of its own: there is no cluster to look at before AWS has made it."""
+    findings = list(check_cluster(spec))
+    out.print(findings_table(findings) if findings else f"{spec.name}: nothing stands in the way; AWS was not asked")
+    end(findings)
 
 
 @app.command()
 def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> None:
     """Say whether the model fits, which arguments are run, how long the start takes and what is wrong."""
     config, secrets = loaded(stack, file, as_json)
+    if isinstance(config, EksClusterStackConfig):
+        return plan_cluster(config.eks_cluster, as_json)
     plans, findings = plan_services(config.nodes, config.watched_services)
     findings += check_plan(config, secrets, plans)
     if as_json:
@@ -81,7 +117,7 @@ def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> Non
         out.print(overview(plans))
         out.print(findings_table(findings))
         out.print(checklist_table(plans, findings, config.monitoring))
-    end(findings)
+    return end(findings)
 
 
 @app.command()
@@ -90,12 +126,14 @@ def check(stack: StackName) -> None:
     from infra.live import LiveError, look  # noqa: PLC0415 - the client takes a second to load
 
     config, _ = loaded(stack, None)
+    if isinstance(config, EksClusterStackConfig):
+        return check_own_cluster(config.eks_cluster)
     try:
         findings = list(check_live(config, stack, look(config.cluster)))
     except LiveError as error:
         findings = [error.finding]
     out.print(findings_table(findings) if findings else f"{config.cluster.context}: nothing stands in the way")
-    end(findings)
+    return end(findings)
 
 
 @app.command()
@@ -107,7 +145,7 @@ def diagnose(
     from infra.diagnosis import in_stack_file, read_facts, render  # noqa: PLC0415
     from infra.live import LiveError, connect  # noqa: PLC0415
 
-    config, _ = loaded(stack, None)
+    config = environment(stack)
     if service is not None and service not in config.services:
         raise typer.BadParameter(f"services of {stack}: {', '.join(config.services)}")
     try:
@@ -115,7 +153,9 @@ def diagnose(
         for name in [service] if service else config.services:
             for replica in range(config.services[name].replicas):
                 found = explain(read_facts(api, config.cluster.namespace, name, replica))
-                out.print(render(in_stack_file(found, config.services[name].pool)), markup=False, highlight=False)
+                out.print(
+                    render(in_stack_file(found, config.services[name].pool)), markup=False, highlight=False, emoji=False
+                )
     except LiveError as error:
         out.print(findings_table([error.finding]))
         raise typer.Exit(1) from None

@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
-from infra.answers import answers
-from infra.config import ConfigError, read, stack_path
+from infra.answers import answers, cluster_answers
+from infra.config import ConfigError, EksClusterStackConfig, read_any, stack_path
 from infra.config.stack_file import ROOT
-from infra.preflight import check_plan
+from infra.preflight import check_cluster, check_plan
 from infra.preview import GUARDED, PreviewError, read_preview
 from infra.preview_report import report
 from planner.plan import plan_services
@@ -26,7 +26,7 @@ AfterPlan = Annotated[Path | None, typer.Option(help="`vllm-infra plan --json` o
 BaseRef = Annotated[str | None, typer.Option(help="Plan both sides here: the stack file of this commit, and ours.")]
 Allow = Annotated[
     list[str] | None,
-    typer.Option(metavar="KIND/NAME", help="A claim, volume, namespace or node group that may go. Can be repeated."),
+    typer.Option(metavar="KIND/NAME", help="A claim, volume, namespace, node group or EKS cluster that may go."),
 ]
 
 
@@ -41,8 +41,8 @@ def preview_report(
 ) -> None:
     """Write a preview as one Markdown comment; nothing when nothing changes.
 
-    Exit code 1 when the preview failed, or when a claim, volume, namespace or node group would be replaced or deleted
-    without --allow.
+    Exit code 1 when the preview failed, or when a claim, volume, namespace, node group or EKS cluster would be
+    replaced or deleted without --allow.
     """
     allowed = frozenset(allow or ())
     _require_kinds(allowed)
@@ -125,8 +125,10 @@ def _git(*arguments: str) -> str | None:
 def _plan_of(file: Path) -> dict[str, Any]:
     """The plan of a stack file as `vllm-infra plan --json` prints it; of a faulty one, its faults."""
     try:
-        config, secrets = read(file)
+        config, secrets = read_any(file)
     except ConfigError as error:
         return answers({}, error.findings)
+    if isinstance(config, EksClusterStackConfig):
+        return cluster_answers(config.eks_cluster, check_cluster(config.eks_cluster))
     plans, findings = plan_services(config.nodes, config.watched_services)
     return answers(plans, [*findings, *check_plan(config, secrets, plans)], config.monitoring)

@@ -12,7 +12,7 @@ from pulumi.runtime import config as runtime_config
 
 from infra.config.errors import ConfigError
 from infra.config.measurements import with_measurements
-from infra.config.stack import SECRET_KEYS, StackConfig, stack_config
+from infra.config.stack import SECRET_KEYS, EksClusterStackConfig, StackConfig, any_stack_config
 from infra.config.stack_file import PROJECT, STACKS
 from planner.findings import Finding
 
@@ -37,7 +37,7 @@ class StackSecrets:
         return next(iter(self.alerts.values()), None)
 
 
-def load() -> tuple[StackConfig, StackSecrets]:
+def load() -> tuple[StackConfig | EksClusterStackConfig, StackSecrets]:
     """The configuration and the secrets of the stack that runs.
 
     ``pulumi.Config`` cannot list keys, so every key of the project's namespace is read from the raw
@@ -49,8 +49,8 @@ def load() -> tuple[StackConfig, StackSecrets]:
     raw = {**runtime_config.get_config_env(), **runtime_config.CONFIG.get()}
     prefix = f"{PROJECT}:"
     values = {key.removeprefix(prefix): value for key, value in raw.items() if key.startswith(prefix)}
-    plain = {key: _parsed(key, value) for key, value in values.items() if key not in SECRET_KEYS}
-    return stack_config(*with_measurements(plain, STACKS)), _secrets(values)
+    sections = {key: None if key in SECRET_KEYS else _parsed(key, value) for key, value in values.items()}
+    return any_stack_config(*with_measurements(sections, STACKS)), _secrets(values)
 
 
 def _parsed(key: str, value: Any) -> Any:

@@ -10,7 +10,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from infra.config import engine_yaml
 from infra.config.errors import ConfigError
 from infra.config.measurements import with_measurements
-from infra.config.stack import SECRET_KEYS, StackConfig, stack_config
+from infra.config.stack import SECRET_KEYS, EksClusterStackConfig, StackConfig, any_stack_config, environment_of
 from planner.findings import Finding
 
 PROJECT = "vllm"
@@ -32,13 +32,23 @@ def stack_path(stack: str) -> Path:
 
 
 def read(path: Path) -> tuple[StackConfig, frozenset[str]]:
-    """The configuration in the file at ``path``, and which of the secrets it sets (never their values).
+    """The environment in the file at ``path``, and which of the secrets it sets (never their values).
+
+    Raises:
+        ConfigError: as `read_any`, and where the file describes an EKS cluster of its own.
+    """
+    config, secrets = read_any(path)
+    return environment_of(config), secrets
+
+
+def read_any(path: Path) -> tuple[StackConfig | EksClusterStackConfig, frozenset[str]]:
+    """The configuration in the file at ``path``, of either kind, and which of the secrets it sets.
 
     Raises:
         ConfigError: unreadable, no YAML, or faults in it, all at once.
     """
     values = project_values(load_yaml(path), path)
-    return stack_config(*with_measurements(values, path.parent)), frozenset(values).intersection(SECRET_KEYS)
+    return any_stack_config(*with_measurements(values, path.parent)), frozenset(values).intersection(SECRET_KEYS)
 
 
 def load_yaml(path: Path) -> Any:

@@ -22,6 +22,7 @@ from infra.preflight import (
     security,
     storage,
 )
+from infra.preflight.eks_cluster import check_cluster
 from infra.preflight.rule import LiveSubject, ServiceSubject, StackSubject
 from planner.arguments import check
 from planner.clocks import broken
@@ -30,6 +31,8 @@ from planner.plan import ServicePlan
 
 if TYPE_CHECKING:
     from infra.live import LiveCluster
+
+__all__ = ["LIVE_RULES", "SERVICE_RULES", "STACK_RULES", "check_cluster", "check_live", "check_plan"]
 
 STACK_RULES = (
     *gpus.STACK_RULES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -19,6 +19,9 @@ ZoneId = Annotated[str, Field(pattern=r"^[a-z]+\d-az\d$")]
 RoleArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]+$")]
 PrincipalArn = Annotated[str, Field(pattern=r"^arn:aws[a-z-]*:iam::\d{12}:(role|user)/[\w+=,.@/-]+$")]
 InstanceType = Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*\.[a-z0-9-]+$")]
+EksAddon = Literal["eks-pod-identity-agent", "vpc-cni", "kube-proxy", "coredns", "aws-ebs-csi-driver"]
+"""An add-on of a cluster of our own."""
+EKS_ADDONS: tuple[EksAddon, ...] = get_args(EksAddon)
 GIB_OF_EBS = Field(ge=1, le=65536)
 
 
@@ -280,7 +283,7 @@ class EksClusterSpec(Spec):
     administrators: Annotated[tuple[PrincipalArn, ...], Field(min_length=1)]
     """Roles and users that administer the cluster, by ARN. Whoever runs `pulumi up` is none by itself."""
 
-    addon_versions: dict[str, Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+.*$")]] = {}
+    addon_versions: dict[EksAddon, Annotated[str, Field(pattern=r"^v\d+\.\d+\.\d+.*$")]] = {}
     """Versions of add-ons by name, for example {vpc-cni: v1.20.4-eksbuild.1}. Unset: EKS' default."""
 
     system_nodes: SystemNodesSpec = SystemNodesSpec()

@@ -7,11 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from infra.config import ConfigError, read, stack_config
-from infra.config.schema import SCHEMA, rendered
-from tests.stack_files import SHIPPED, STACKS, values
+from infra.config.schema import SCHEMA, rendered, schema
+from tests.stack_files import SHIPPED, STACK_FILES, STACKS, values
 
 VALID = {
     "the shipped lab": {},
@@ -152,6 +153,42 @@ def test_the_schema_is_the_one_that_the_models_generate() -> None:
     assert SCHEMA.read_text("utf-8") == rendered(), "run `make schema` after changing a model"
 
 
+def file_content(*stacks: str, **more: object) -> dict[str, dict[str, object]]:
+    """A stack file with the sections of ``stacks``."""
+    sections = {key: value for stack in stacks for key, value in values(stack).items()}
+    return {"config": {f"vllm:{key}": value for key, value in {**sections, **more}.items()}}
+
+
+@pytest.mark.parametrize("stack", STACK_FILES)
+def test_an_editor_accepts_a_shipped_stack(stack: str) -> None:
+    jsonschema.validate(file_content(stack), schema())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file_content("l40s-pair-eks", "l40s-pair-eks-cluster"),
+        file_content("l40s-pair-eks-cluster", services={}),
+        file_content("l40s-pair-eks-cluster", hfToken={"secure": "v1:abc"}),
+        file_content(),
+        file_content(serivces={}),
+        {"config": {"vllm:cluster": values()["cluster"]}},
+    ],
+    ids=["both kinds", "a section of the other", "a secret of the other", "neither", "misspelt", "half of one"],
+)
+def test_an_editor_marks_what_is_no_stack(content: dict[str, dict[str, object]]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(content, schema())
+
+
+def test_an_editor_accepts_secrets_and_what_belongs_to_others() -> None:
+    content = file_content("lab-3060", hfToken={"secure": "v1:abc"})
+    jsonschema.validate({**content, "encryptionsalt": "v1:abc"}, schema())
+    cluster = file_content("l40s-pair-eks-cluster")
+    cluster["config"]["aws:region"] = "us-east-1"
+    jsonschema.validate(cluster, schema())
+
+
 def test_every_field_has_a_description() -> None:
     def undescribed(node: object, path: str) -> list[str]:
         if not isinstance(node, dict):
@@ -169,7 +206,7 @@ def test_every_field_has_a_description() -> None:
 
 def test_reading_and_planning_a_stack_needs_no_pulumi() -> None:
     program = (
-        "import sys, pathlib\n"
+        "import sys, pathlib, infra.cli\n"
         "from infra.config import read\n"
         "from infra.config.schema import rendered\n"
         "from infra.preflight import check_plan\n"

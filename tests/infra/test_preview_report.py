@@ -237,6 +237,7 @@ GUARDED = [
     ("kubernetes:core/v1:Namespace", "Namespace/one"),
     ("aws:eks/nodeGroup:NodeGroup", "NodeGroup/one"),
     ("vllm:index:EksGpuNodeGroup$aws:eks/nodeGroup:NodeGroup", "NodeGroup/one"),
+    ("vllm:index:EksCluster$aws:eks/cluster:Cluster", "Cluster/one"),
 ]
 
 

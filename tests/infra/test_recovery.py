@@ -8,6 +8,7 @@ import shutil
 import socket
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -286,6 +287,9 @@ def process(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]
     def start(name: str) -> subprocess.Popen[bytes]:
         (tmp_path / name).symlink_to(str(shutil.which("sleep")))
         started.append(subprocess.Popen([str(tmp_path / name), "60"]))
+        # The kernel closes the pipe that Popen waits for a moment before it sets the new name (fs/exec.c).
+        while Path(f"/proc/{started[-1].pid}/comm").read_text().strip() != name[:15]:
+            time.sleep(0.01)
         return started[-1]
 
     yield start

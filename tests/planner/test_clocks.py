@@ -45,7 +45,7 @@ _pools = st.builds(
     pool,
     gpu=st.sampled_from(sorted(catalogue())),
     nodes=st.integers(1, 20),
-    imageDelivery=st.sampled_from(["daemonSet", "none"]),
+    imageDelivery=st.sampled_from(["daemonSet", "bakedImage", "snapshot", "none"]),
     prePull=st.fixed_dictionaries({"await": st.booleans()}, optional={"concurrentNodes": st.integers(1, 20)}),
     rates=st.fixed_dictionaries({"registryMbPerSecond": _rate, "hubMbPerSecond": _rate, "diskMbPerSecond": _rate}),
 )
@@ -90,14 +90,16 @@ def assert_ordered(result: Clocks, given_service: ServiceSpec, given_pool: PoolS
     assert result.startup_window_seconds >= worst, "a healthy start is never killed"
     drain = given_service.stop.drain_seconds if version != "0.11.0" else 0
     assert result.stop_seconds > given_service.stop.pre_stop_seconds + drain, "the engine is torn down before the kill"
-    awaited = given_pool.image_delivery == "daemonSet" and given_pool.pre_pull.await_ready
-    pull = 0.0 if awaited else pull_seconds(release, given_pool)
+    there = {"daemonSet": given_pool.pre_pull.await_ready, "none": False, "bakedImage": True, "snapshot": True}
+    pull = 0.0 if there[given_pool.image_delivery] else pull_seconds(release, given_pool)
     inside = result.stop_seconds + pull + result.startup_window_seconds + result.startup_period_seconds
     assert result.progress_deadline_seconds > inside, "the Deployment waits for the startup probe"
     assert result.deployment_timeout_seconds > result.progress_deadline_seconds + 60, "Pulumi waits for the Deployment"
     assert result.service_timeout_seconds > result.deployment_timeout_seconds, "the Service waits for its endpoints"
     if given_service.cache.seed.enabled:
         download = facts(model).weight_bytes / (given_pool.rates.hub_mb_per_second * 1e6)
+        if given_service.cache.seed.deadline_seconds is None:
+            download += pull  # of the Job's own image
         assert result.seed_deadline_seconds > download, "the download can end"
     assert result.seed_timeout_seconds > result.seed_deadline_seconds, "Pulumi waits for the Job"
 
@@ -194,10 +196,32 @@ def test_the_labs_36_minute_pull_outlasts_the_providers_default() -> None:
     assert result.progress_deadline_seconds < 36 * 60, "with one it does not"
 
 
+SLOW = {"registryMbPerSecond": 5.8}
+
+
+@pytest.mark.parametrize(
+    ("fields", "pulls"),
+    [
+        ({"imageDelivery": "daemonSet"}, False),
+        ({"imageDelivery": "daemonSet", "prePull": {"await": False}}, True),
+        ({"imageDelivery": "bakedImage"}, False),
+        ({"imageDelivery": "bakedImage", "prePull": {"await": False}}, False),
+        ({"imageDelivery": "snapshot"}, False),
+        ({"imageDelivery": "none"}, True),
+    ],
+    ids=["awaited", "not awaited", "baked", "baked: there is no DaemonSet", "snapshot", "none"],
+)
+def test_a_pod_waits_for_a_pull_only_where_nobody_has_pulled(fields: dict[str, Any], pulls: bool) -> None:
+    given = pool(rates=SLOW, **fields)
+    result, pull = clocks(service(), given), pull_seconds(release_at("0.31.0"), given)
+    assert (result.before_container_seconds > pull) == pulls, "what comes before the container"
+    assert (result.progress_deadline_seconds > pull) == pulls, "and with it the deadline"
+    assert (result.seed_deadline_seconds > pull) == pulls, "the seed Job runs in the same image"
+
+
 def test_waves_multiply_the_pull() -> None:
-    slow = {"registryMbPerSecond": 5.8}
-    at_once = clocks(service(), pool(nodes=4, rates=slow)).pre_pull_timeout_seconds
-    by_two = clocks(service(), pool(nodes=4, rates=slow, prePull={"concurrentNodes": 2})).pre_pull_timeout_seconds
+    at_once = clocks(service(), pool(nodes=4, rates=SLOW)).pre_pull_timeout_seconds
+    by_two = clocks(service(), pool(nodes=4, rates=SLOW, prePull={"concurrentNodes": 2})).pre_pull_timeout_seconds
     assert by_two > 1.9 * at_once, "two nodes at a time need two waves"
 
 

@@ -17,8 +17,10 @@ from planner.startup import (
     CacheState,
     StartupPlan,
     cold_start,
+    cold_start_steps,
     downloads_in_container,
     plan_startup,
+    pull_seconds,
     warm_restart,
     worst_credible,
 )
@@ -155,6 +157,35 @@ def test_init_engine_is_part_of_the_total() -> None:
     outside = {"node", "image", "sandbox"}
     inside = sum(phase.seconds for phase in plan.phases if phase.name not in outside)
     assert plan.init_engine_seconds < plan.in_container_seconds == inside < plan.seconds, "each contains the one before"
+
+
+@pytest.mark.parametrize(
+    ("delivery", "pulled"), [("daemonSet", True), ("none", True), ("bakedImage", False), ("snapshot", False)]
+)
+def test_an_image_that_nodes_start_with_is_not_pulled(delivery: str, pulled: bool) -> None:
+    document = {**pool("l40s").model_dump(by_alias=True, exclude_unset=True), "imageDelivery": delivery}
+    given = PoolSpec.model_validate_json(json.dumps(document))
+    release = release_at("0.31.0")
+    plan = cold_start(catalogue()["l40s"], facts(QWEN), release, service({}), given)
+    cold, there = (start("l40s", QWEN, "0.31.0", state) for state in (COLD, IMAGE_THERE))
+    assert plan == (cold if pulled else there), "nothing else changes"
+    image = next(phase for phase in plan.phases if phase.name == "image")
+    assert image.seconds == (pull_seconds(release, given) if pulled else 0), (
+        "in the AMI, or on a volume from a snapshot"
+    )
+    assert ("on the node" in image.why) != pulled, "and the table says so"
+    assert warm_restart(catalogue()["l40s"], facts(QWEN), release, service({}), given) == start(
+        "l40s", QWEN, "0.31.0", WARM
+    ), "a restart never pulls"
+
+
+def test_what_the_image_on_the_nodes_is_worth_stays_in_the_table() -> None:
+    document = {**pool("l40s").model_dump(by_alias=True, exclude_unset=True), "imageDelivery": "bakedImage"}
+    given = PoolSpec.model_validate_json(json.dumps(document))
+    arguments = (catalogue()["l40s"], facts(QWEN), release_at("0.31.0"), service({}), given)
+    nothing, image, *_ = cold_start_steps(*arguments)
+    assert nothing.start.seconds - image.start.seconds == pytest.approx(pull_seconds(release_at("0.31.0"), given))
+    assert image.start == cold_start(*arguments), "this pool's first start is the second row"
 
 
 def test_cold_start_and_warm_restart_are_the_extremes() -> None:

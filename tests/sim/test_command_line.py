@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from sim import crds, tools
+from sim import crds, demo, tools
 from sim.__main__ import app
 from sim.cluster import Cluster, ClusterError, state_folder
 
@@ -78,6 +78,27 @@ def test_a_folder_of_somebody_else_is_left_alone(state: Path) -> None:
         assert result.exit_code == 1, f"{command} must not touch a folder that it did not make"
         assert "is not the state of a simulated cluster" in result.output, "the message says why"
     assert [file.name for file in folder.iterdir()] == ["thesis.txt"], "nothing was added or deleted"
+
+
+@pytest.mark.parametrize("command", ["deploy", "preview"])
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        ("l40s-pair-eks-cluster", "AWS is not simulated; `vllm-infra plan --stack l40s-pair-eks-cluster`"),
+        ("no-such-stack", "there is no stack no-such-stack"),
+    ],
+)
+def test_a_stack_that_cannot_run_here_is_refused_before_anything_is_built(
+    state: Path, command: str, stack: str, words: str
+) -> None:
+    result = run.invoke(app, [command, "--stack", stack])
+    assert (result.exit_code, words in result.output) == (1, True), result.output
+    assert not state.exists(), "nothing was begun"
+
+
+@pytest.mark.parametrize("stack", ["demo", "lab-3060", "l40s-pair"])
+def test_a_stack_that_names_a_context_can_run_here(stack: str) -> None:
+    assert demo.stack_file(stack).is_file(), "an alias of that name leads to the simulated cluster"
 
 
 @pytest.mark.usefixtures("no_builds")

@@ -32,6 +32,7 @@ def test_every_stack_file_that_names_a_context_is_read(tmp_path: Path) -> None:
         ("", "an empty file is what `pulumi stack init` leaves"),
         ("encryptionsalt: v1:abc\n", "a stack without configuration"),
         ("config:\n  vllm:cluster:\n    kind: eks\n", "an own cluster has no context beforehand"),
+        ("config:\n  vllm:eksCluster:\n    name: lab\n", "a stack that makes a cluster runs on none"),
         ("config: 3\n", "the program, not this, says what is wrong with it"),
     ],
 )

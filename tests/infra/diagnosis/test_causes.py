@@ -561,7 +561,8 @@ def inside(place: dict[str, Any], key: str) -> Iterator[dict[str, Any]]:
         yield from inside(SCHEMA["$defs"][place["$ref"].removeprefix("#/$defs/")], key)
     for kind in (*place.get("anyOf", []), *place.get("oneOf", [])):
         yield from inside(kind, key)
-    if key in place.get("properties", {}):
+    # False: a key of the other kind of stack file.
+    if place.get("properties", {}).get(key, False) is not False:
         yield place["properties"][key]
     yield from (inner for name, inner in place.get("patternProperties", {}).items() if re.search(name, key))
 
