@@ -33,6 +33,7 @@ def deploy(cluster: Cluster, stack: str) -> None:
         subprocess.run(["vllm-infra", "diagnose", "--stack", stack], cwd=ROOT, env=environment, check=False)
         raise
     Console().print(running(_services(stack, folder, environment), cluster, stack))
+    print(f'look around: eval "$(.venv/bin/python -m sim env --name {cluster.name})" && kubectl get pods -A')
 
 
 def preview(cluster: Cluster, stack: str) -> None:
@@ -101,8 +102,6 @@ def running(services: Mapping[str, Mapping[str, object]], cluster: Cluster, stac
         ("downtime of a change", "downtimeSeconds", " s"),
     ):
         table.add_row(title, *(f"{answers[key]}{unit}" for answers in services.values()))
-    table.caption = f'look around: eval "$(.venv/bin/python -m sim env --name {cluster.name})" && kubectl get pods -A'
-    table.caption_justify = "left"
     return table
 
 

@@ -54,8 +54,8 @@ def cold_start(
         if save is not None:
             measure.save(evidence, save)
         reports = measure.reports_of(plan, evidence, card_mib)
-        if write is not None and reports:
-            measure.write(write, plan, evidence, reports[-1])
+        if write is not None:
+            measure.write(write, plan, evidence, reports)
     except (measure.EvidenceError, measure.MeasurementError) as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:

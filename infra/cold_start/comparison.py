@@ -72,8 +72,7 @@ def _report(plan: ServicePlan, evidence: Evidence, start: Start, card_mib: int |
     source = read_from(plan, start)
     state = _state(plan, start, source)
     planned = plan_startup(plan.gpu, plan.model, plan.release, plan.service, plan.pool, state)
-    hit = start.cache == "hit"
-    tokens = plan.memory.kv_tokens_cached if hit else plan.memory.kv_tokens_compiling
+    tokens = _kv_tokens(plan, start)
     return Report(
         service=plan.name,
         start=start,
@@ -81,17 +80,25 @@ def _report(plan: ServicePlan, evidence: Evidence, start: Start, card_mib: int |
         planned=planned,
         rows=tuple(_rows(start, planned)),
         budget_seconds=plan.clocks.startup_window_seconds,
-        kv_tokens_planned=tokens if start.cache in ("hit", "miss") else plan.memory.kv_tokens,
+        kv_tokens_planned=tokens,
         read_from=source,
         findings=tuple(_findings(plan, evidence, start, tokens, card_mib)),
     )
+
+
+def _kv_tokens(plan: ServicePlan, start: Start) -> int:
+    """The plan's KV tokens: a start that compiles has fewer than one that finds its cache."""
+    memory = plan.memory
+    return {"hit": memory.kv_tokens_cached, "miss": memory.kv_tokens_compiling}.get(start.cache, memory.kv_tokens)
 
 
 def _state(plan: ServicePlan, start: Start, source: ReadFrom) -> CacheState:
     """What was there when this start began; where that is not known, what the stack provides for."""
     image = start.image_local if start.image_local is not None else plan.pool.image_delivery != "none"
     weights = not start.downloaded if start.downloaded is not None else not downloads_in_container(plan.service)
-    return CacheState(image, weights, page_cache=source == "page cache", compile_cache=start.cache in ("hit", "off"))
+    # An eager start says nothing of the kernels that it builds; without a cache every start compiles.
+    found = start.cache == "hit" or start.eager
+    return CacheState(image, weights, page_cache=source == "page cache", compile_cache=found)
 
 
 def _rows(start: Start, planned: StartupPlan) -> Iterator[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,12 +77,15 @@ def document(plan: ServicePlan, evidence: Evidence, report: Report, before: Mapp
     return {**kept, **{key: round(rate.value, 1) for key, rate in new.items()}, "observed": observed}
 
 
-def write(path: Path, plan: ServicePlan, evidence: Evidence, report: Report) -> None:
-    """Write or renew the file.
+def write(path: Path, plan: ServicePlan, evidence: Evidence, reports: Sequence[Report]) -> None:
+    """Write or renew the file with the newest start that came to its end.
 
     Raises:
-        MeasurementError: what is there is no JSON object, or the file cannot be written.
+        MeasurementError: none did, what is there is no JSON object, or the file cannot be written.
     """
+    report = next((each for each in reversed(reports) if each.start.outcome == "ready"), None)
+    if report is None:
+        raise MeasurementError(f"{path} is not written: no start has come to its end yet")
     content = document(plan, evidence, report, _present(path))
     try:
         path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

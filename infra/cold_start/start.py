@@ -157,7 +157,7 @@ def _start(evidence: Evidence, run: _Run, log: StartLog) -> Start:
         init_engine_seconds=log.seconds("initEngine"),
         loading_seconds=log.seconds("loaded"),
         unexplained_seconds=_unexplained(total, phases, log.seconds("initEngine")),
-        old_stop_seconds=_old_stop(evidence.events, pod, created, evidence),
+        old_stop_seconds=_old_stop(evidence, created),
         image_local=False if pulls else True if present else None,
         pull=max(pulls, key=lambda pull: pull.seconds, default=None),
         downloaded=_downloaded(log),
@@ -245,19 +245,17 @@ def _outside(pod: Manifest | None, run: _Run, pulls: Sequence[Pull], present: bo
     )
 
 
-def _old_stop(
-    events: Sequence[Manifest], pod: Manifest | None, created: datetime | None, evidence: Evidence
-) -> float | None:
+def _old_stop(evidence: Evidence, created: datetime | None) -> float | None:
     """From the end of the pod before to this one's creation: the old server's stop is no part of a start."""
-    if pod is None or created is None:
-        return None
+    server, pod = f"{evidence.service}-{evidence.replica}-", name_of(evidence.pod) if evidence.pod else ""
     stops = [
         when
-        for event in events
+        for event in evidence.events
         if event.get("reason") == "Killing"
-        and str(event["involvedObject"].get("name", "")).startswith(f"{evidence.service}-{evidence.replica}-")
-        and event["involvedObject"].get("name") != name_of(pod)
+        and (name := str(event["involvedObject"].get("name", ""))).startswith(server)
+        and name != pod
         and (when := event_stamp(event))
+        and created
         and when <= created
     ]
     return _between(max(stops, default=None), created)

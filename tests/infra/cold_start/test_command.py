@@ -116,3 +116,12 @@ def test_a_file_that_is_none_is_not_overwritten(folder: Path, tmp_path: Path) ->
     file.write_text("mine", "utf-8")
     assert run("--from", str(folder), "--write", str(file)).exit_code == 2
     assert file.read_text("utf-8") == "mine", "somebody else's file"
+
+
+def test_a_start_that_is_under_way_is_not_written(tmp_path: Path) -> None:
+    half = made.log(made.lines("0.11.0", made.L40S["weights"], 2)[:9])
+    save(made.measured("weights", pod=made.pod(2, None), log=half), tmp_path / "start")
+    result = run("--from", str(tmp_path / "start"), "--write", str(tmp_path / "lab.json"))
+    assert result.exit_code == 2
+    assert not (tmp_path / "lab.json").exists(), "half a start is no measurement"
+    assert run("--from", str(tmp_path / "start")).exit_code == 0, "it can be looked at, and is not slow yet"

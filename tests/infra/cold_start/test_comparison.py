@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.cold_start import Evidence, Report, rates, reports_of
+from infra.cold_start import Evidence, Report, rates, reports_of, write
 from infra.cold_start.comparison import WARN_SHARE
 from infra.cold_start.measurement_file import document
 from planner.plan import ServicePlan
@@ -127,6 +129,15 @@ def test_kv_tokens_are_compared_within_one_percent(tokens: str, warns: bool) -> 
     assert ("START-KV" in found) is warns, "another process on the card would take them"
 
 
+def test_a_start_that_hits_is_compared_with_the_plan_of_one_that_hits() -> None:
+    changes = {**OPEN, "services.qwen.image.tag": "v0.31.0"}
+    plan = made.plan(changes)
+    compiling, cached = plan.memory.kv_tokens_compiling, plan.memory.kv_tokens_cached
+    assert compiling < cached, "here the two differ, or this test shows nothing"
+    for name, planned in (("weights", compiling), ("compile cache", cached)):
+        assert report(made.measured(name, "0.31.0"), changes).kv_tokens_planned == planned, name
+
+
 @pytest.mark.parametrize(("blocks", "says"), [("29414", False), ("8633", True)])
 def test_the_metrics_page_must_say_the_same_tokens(blocks: str, says: bool) -> None:
     page = f'vllm:cache_config_info{{block_size="16",engine="0",num_gpu_blocks="{blocks}"}} 1.0\n'
@@ -192,3 +203,24 @@ def test_a_rate_that_was_not_measured_again_stays() -> None:
     assert after["observed"]["sources"]["hubMbPerSecond"] == "row 1", "and where they are from stays with them"
     assert set(after) <= {"registryMbPerSecond", "hubMbPerSecond", "diskMbPerSecond", "processStartSeconds", "observed"}
     assert after["observed"]["pod"] == "qwen-0-abc-1"
+
+
+def test_the_newest_start_that_came_to_its_end_is_written(tmp_path: Path) -> None:
+    killed = {"reason": "Error", "exitCode": 137, "startedAt": made.whole(2), "finishedAt": made.whole(95)}
+    whole, half = made.lines("0.11.0", L40S["weights"], 2), made.lines("0.11.0", L40S["weights"], 100)[:9]
+    pod = made.pod(100, None, restarts=1, last=killed)
+    evidence = made.measured("weights", pod=pod, previous_log=made.log(whole), log=made.log(half))
+    plan = made.plan(OPEN)
+    write(tmp_path / "lab.json", plan, evidence, reports_of(plan, evidence))
+    observed = json.loads((tmp_path / "lab.json").read_text("utf-8"))["observed"]
+    assert observed["initEngineSeconds"] == 35.21, "the one that is under way has no such figure yet"
+
+
+def test_the_newer_of_two_starts_is_written(tmp_path: Path) -> None:
+    ended = {"reason": "Error", "exitCode": 1, "startedAt": made.whole(2), "finishedAt": made.whole(95)}
+    logs = [made.log(made.lines("0.11.0", L40S[name], at)) for name, at in (("weights", 2), ("compile cache", 100))]
+    pod = made.pod(100, 150, restarts=1, last=ended)
+    evidence = made.measured("weights", pod=pod, previous_log=logs[0], log=logs[1])
+    plan = made.plan(OPEN)
+    write(tmp_path / "lab.json", plan, evidence, reports_of(plan, evidence))
+    assert json.loads((tmp_path / "lab.json").read_text("utf-8"))["observed"]["initEngineSeconds"] == 12.5

@@ -62,6 +62,7 @@ def test_the_pod_of_the_newest_replica_set_is_read() -> None:
     path, query = cluster.asked[0]
     assert path.endswith("/pods/qwen-0-new-1/log")
     assert query["timestamps"] == ["true"], "only the kubelet's stamps can be compared with the pod's"
+    assert int(query["limitBytes"][0]) >= 1_000_000, "counted from the log's beginning"
     assert "tailLines" not in query, "a start is at the beginning of a log"
     assert found.metrics is not None, "Ready: the page can be asked for"
     assert cluster.asked[-1][0].endswith("qwen-0-new-1:8000/proxy/metrics")

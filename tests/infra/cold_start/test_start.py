@@ -156,7 +156,9 @@ def test_a_broken_cache_is_called_broken() -> None:
 
 def test_a_total_that_leaves_the_load_from_the_cache_out_is_not_believed() -> None:
     text = (made.measured("compile cache").log or "").replace("takes 5.30 s in total", "takes 4.20 s in total")
-    assert only(made.measured("compile cache", log=text)).seconds("compile") == pytest.approx(5.3), "4.2 s are the trace"
+    assert only(made.measured("compile cache", log=text)).seconds("compile") == pytest.approx(5.3), (
+        "4.2 s are the trace"
+    )
 
 
 def test_compile_and_profile_in_one_figure_are_not_called_compile() -> None:
@@ -252,7 +254,9 @@ def test_a_readiness_that_was_lost_and_found_is_not_the_starts_end() -> None:
 
 def test_the_old_servers_stop_is_apart() -> None:
     stop = made.event("Killing", "Stopping container vllm", -14, name="qwen-0-old-9")
-    start = only(made.measured("weights", events=(stop, made.present(1))))
+    # A sibling that ends after this pod was made is not what it had to wait for.
+    later = made.event("Killing", "Stopping container vllm", 300, name="qwen-0-old-8")
+    start = only(made.measured("weights", events=(stop, later, made.present(1))))
     assert start.old_stop_seconds == 14.0
     assert start.total_seconds == pytest.approx(87.8, abs=1.0), "the total begins with the new pod"
     assert only(made.measured("weights")).old_stop_seconds is None, "no event: unknown"
@@ -263,3 +267,46 @@ def test_the_old_servers_stop_is_apart() -> None:
 )
 def test_durations_of_go(text: str, seconds: float) -> None:
     assert duration(text) == pytest.approx(seconds)
+
+
+def test_a_container_that_waits_after_its_end_has_one_start() -> None:
+    ended = {"reason": "Error", "exitCode": 1, "startedAt": made.whole(2), "finishedAt": made.whole(40)}
+    pod = made.pod(2, None, restarts=1, last=ended)
+    pod["status"]["containerStatuses"][0]["state"] = {"waiting": {"reason": "CrashLoopBackOff"}}
+    start = only(made.measured("weights", pod=pod, previous_log=made.measured("weights").log))
+    assert (start.before_restart, start.in_container_seconds) == (True, pytest.approx(78.0, abs=1.0))
+    assert start.outcome == "ready", "it had answered"
+    assert start.ended == "Error, exit code 1", "and ended later"
+
+
+def test_after_several_restarts_no_start_was_the_pods_first() -> None:
+    ended = {"reason": "Error", "exitCode": 1, "startedAt": made.whole(200), "finishedAt": made.whole(240)}
+    pod = made.pod(300, 380, restarts=3, last=ended)
+    log = made.log(made.lines("0.11.0", L40S["weights"], 300))
+    evidence = made.measured("weights", pod=pod, previous_log="", log=log)
+    assert len(starts_of(evidence)) == 2
+    for start in starts_of(evidence):
+        assert start.seconds("image") is None, "the log of the first one is gone, and so is its place among the phases"
+        assert start.total_from == "the container's start"
+
+
+def test_every_process_has_the_smallest_number_of_tokens() -> None:
+    said = made.lines("0.11.0", L40S["weights"], 2)
+    other = "(EngineCore_DP1 pid=92) INFO 09-28 23:01:00 [kv_cache_utils.py:1087] GPU KV cache size: 470,000 tokens"
+    start = only(made.measured("weights", log=made.log([*said[:-2], (70.0, other), *said[-2:]])))
+    assert start.kv_tokens == 470_000, "another engine's larger cache does not help this one"
+
+
+def test_a_pull_that_waited_for_another_one_is_longer_than_its_own_seconds() -> None:
+    message = 'Successfully pulled image "vllm:v1" in 1m40s (2m30s including waiting). Image size: 1000 bytes.'
+    start = only(made.measured("weights", pod=made.pod(155, 240), events=(made.event("Pulled", message, 152),)))
+    assert start.seconds("image") == 150.0, "the kubelet pulls one image after the other"
+    assert start.pull is not None
+    assert start.pull.seconds == 100.0, "the rate is that of the pull alone"
+
+
+def test_an_old_kubelets_event_has_no_waiting_and_no_size() -> None:
+    message = 'Successfully pulled image "vllm/vllm-openai:v0.11.0" in 3m40.2s'
+    start = only(made.measured("weights", events=(made.event("Pulled", message, 2),)))
+    assert start.pull is not None
+    assert (start.seconds("image"), start.pull.bytes) == (220.2, None)
