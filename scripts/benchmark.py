@@ -49,7 +49,7 @@ def many(count: int) -> dict[str, Any]:
     sections["vllm:cluster"]["namespace"] = "benchmark"
     for number in range(count):
         one = copy.deepcopy(service)
-        one["cache"] |= {"claimName": f"models-{number}", "node": "lab"}
+        one["cache"] |= {"claimName": f"models-{number}", "node": f"lab-{number}"}
         one["exposure"]["serviceName"] = f"chat-{number}"
         sections["vllm:services"][f"qwen-{number}"] = one
     return content
