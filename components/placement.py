@@ -1,4 +1,4 @@
-"""Which node a replica is pinned to, and which cache it has: the same for its seed Job and its server.
+"""Where a replica runs: its node, its cache (the same for its seed Job and its server), its runtime class.
 
 The first pod of a WaitForFirstConsumer claim decides where the volume is. The seed Job asks for no
 GPU, so without a pin two Jobs may end on one node, and two servers would then want its card.
@@ -43,3 +43,8 @@ def share_one_folder(service: ServiceSpec) -> bool:
 
 def _folder_node(service: ServiceSpec) -> str | None:
     return service.cache.node if isinstance(service.cache, HostPathCache) else None
+
+
+def runtime_class(pool: PoolSpec, flavour: str) -> str | None:
+    """The RuntimeClass of a pod that has a GPU: k3s and microk8s do not make `nvidia` the default."""
+    return pool.runtime_class or ("nvidia" if flavour in {"k3s", "microk8s"} else None)

@@ -28,11 +28,6 @@ def tolerations(pool: PoolSpec) -> list[k8s.core.v1.TolerationArgs]:
     return [k8s.core.v1.TolerationArgs(key=taint.key, operator="Exists", effect=taint.effect) for taint in pool.taints]
 
 
-def runtime_class(pool: PoolSpec, flavour: str) -> str | None:
-    """The RuntimeClass of a pod that has a GPU: k3s and microk8s do not make `nvidia` the default."""
-    return pool.runtime_class or ("nvidia" if flavour in {"k3s", "microk8s"} else None)
-
-
 def pod_security(security: SecuritySpec, fs_group: bool) -> k8s.core.v1.PodSecurityContextArgs:
     """The pod's identity. ``fs_group``: the volume can change its group (a hostPath cannot)."""
     user = security.run_as_user

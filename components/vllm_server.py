@@ -195,7 +195,7 @@ def pod_spec(
         automount_service_account_token=False,
         # A Service called `vllm` would otherwise set VLLM_PORT to an address (vllm#34199).
         enable_service_links=False,
-        runtime_class_name=pod.runtime_class(args.pool, args.flavour),
+        runtime_class_name=placement.runtime_class(args.pool, args.flavour),
         node_selector=pod.node_selector(args.pool, pinned),
         tolerations=pod.tolerations(args.pool),
         termination_grace_period_seconds=args.clocks.stop_seconds,

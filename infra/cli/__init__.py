@@ -15,8 +15,8 @@ from infra.cli.measuring import cold_start
 from infra.cli.pinning import models, pin
 from infra.cli.pull_requests import preview_report
 from infra.cli.sizing import capacity, gpus
+from infra.cli.stack_option import AsJson, StackName, environment
 from infra.config import ConfigError, EksClusterStackConfig, StackConfig, read_any, stack_path
-from infra.config.stack import environment_of
 from infra.config.stack_file import ROOT
 from infra.preflight import check_cluster, check_live, check_plan
 from infra.tables import checklist_table, cluster_table, findings_table, overview
@@ -35,9 +35,7 @@ app.add_typer(models, name="models")
 out, err = Console(), Console(stderr=True)
 
 Stack = Annotated[str | None, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
-StackName = Annotated[str, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
 File = Annotated[Path | None, typer.Argument(help="A stack file, in place of --stack.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def print_json(data: object) -> None:
@@ -75,14 +73,6 @@ def loaded(
         return read_any(chosen_file(stack, file))
     except ConfigError as error:
         raise refuse(error, as_json) from None
-
-
-def environment(stack: str) -> StackConfig:
-    """The configuration of a stack with services, or an exit that says why there is none."""
-    try:
-        return environment_of(loaded(stack, None)[0])
-    except ConfigError as error:
-        raise refuse(error) from None
 
 
 def plan_cluster(spec: EksClusterSpec, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from infra.cli.stack_option import AsJson
 from infra.config import ConfigError, StackConfig, read_any, stack_path
 from infra.config.stack import environment_of
 from infra.tables import findings_table
@@ -43,7 +44,6 @@ Before = Annotated[Path | None, typer.Option(help="A saved page of /metrics; nee
 After = Annotated[Path | None, typer.Option(help="The page of the same server, saved later.")]
 Seconds = Annotated[float | None, typer.Option(min=0.1, help="Time between the readings; 60 when left out.")]
 Dcgm = Annotated[str | None, typer.Option(metavar="URL", help="/metrics of the DCGM exporter on the server's node.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @dataclass(frozen=True)

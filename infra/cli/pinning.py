@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from infra.cli.stack_option import StackName
 from infra.config import ConfigError, read, stack_path
 from infra.pins import Pin, pin_file
 from infra.registry import RegistryError, digest_of
@@ -18,7 +19,6 @@ Revision = Annotated[str | None, typer.Option(help="Commit, branch or tag; the n
 Folder = Annotated[
     Path | None, typer.Option(help="A downloaded copy: config.json, safetensors, tokenizer_config.json.")
 ]
-StackName = Annotated[str, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")]
 Update = Annotated[bool, typer.Option("--update", help="Also renew pins that are there and no longer current.")]
 Registry = Annotated[

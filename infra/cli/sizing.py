@@ -8,7 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from infra.config import ConfigError, read, stack_path
+from infra.cli.stack_option import StackName, environment
 from infra.tables import findings_table
 from planner.capacity import plan_capacity, scale_seconds
 from planner.gpus import catalogue
@@ -16,7 +16,6 @@ from planner.plan import ServicePlan, plan_services
 
 out, err = Console(), Console(stderr=True)
 
-StackName = Annotated[str, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
 Peak = Annotated[float, typer.Option("--requests-per-second", min=0.001, help="Load at the busiest time.")]
 Measured = Annotated[
     float | None,
@@ -44,11 +43,7 @@ def gpus() -> None:
 
 def capacity(stack: StackName, peak: Peak, *, measured: Measured = None, service: Service = None) -> None:
     """How many replicas carry a load, how long another one takes to answer, and what they cost."""
-    try:
-        config, _ = read(stack_path(stack))
-    except ConfigError as error:
-        err.print(findings_table(error.findings))
-        raise typer.Exit(1) from None
+    config = environment(stack)
     plans, findings = plan_services(config.nodes, config.watched_services)
     if findings or (service is not None and service not in plans):
         known = ", ".join(config.services)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from components import naming
 from components.monitoring_names import objects as monitoring_objects
+from components.placement import runtime_class
 from infra.config import StackConfig
 from infra.preflight import dra
 from infra.preflight.rule import LiveSubject, Said, rule
@@ -287,10 +288,9 @@ def runtime_class_exists(subject: LiveSubject) -> Iterator[Said]:
     """A pod whose RuntimeClass is not there is refused by the API server."""
     config = subject.config
     for name, pool in config.nodes.items():
-        default = "nvidia" if config.cluster.flavour in {"k3s", "microk8s"} else None
-        runtime_class = pool.runtime_class or default
-        if runtime_class and runtime_class not in subject.live.objects["RuntimeClass"]:
-            message = f"there is no RuntimeClass {runtime_class!r} in the cluster"
+        wanted_class = runtime_class(pool, config.cluster.flavour)
+        if wanted_class and wanted_class not in subject.live.objects["RuntimeClass"]:
+            message = f"there is no RuntimeClass {wanted_class!r} in the cluster"
             yield Said("error", f"nodes.{name}.runtimeClass", message, "install the NVIDIA container toolkit's class")
 
 
