@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from infra.config import ConfigError, StackConfig, read, stack_path
+from infra.cli.stack_option import AsJson, StackName, environment
+from infra.config import StackConfig
 from infra.tables import findings_table
 from planner.plan import ServicePlan, plan_services
 
 if TYPE_CHECKING:
     from infra.cold_start import Evidence
 
-StackName = Annotated[str, typer.Option("--stack", "-s", help="A stack of this project: stacks/Pulumi.NAME.yaml.")]
 ServiceName = Annotated[str | None, typer.Option(help="The service; needed when the stack has several.")]
 Replica = Annotated[int, typer.Option(min=0, help="Which replica, counted from 0.")]
 Save = Annotated[
@@ -27,7 +27,6 @@ From = Annotated[
 ]
 Write = Annotated[Path | None, typer.Option(metavar="FILE", help="Write or renew a measurement file for the planner.")]
 CardMib = Annotated[int | None, typer.Option(min=1, help="Memory that nvidia-smi shows as used after Ready, MiB.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def cold_start(
@@ -47,8 +46,8 @@ def cold_start(
     """
     from infra import cold_start as measure  # noqa: PLC0415 - the client takes a second to load
 
-    config = _config(stack)
-    plan = _plan(config, stack, service, replica)
+    config = environment(stack)
+    plan = planned(config, stack, service, replica)
     try:
         evidence = _evidence(config, plan.name, replica, source)
         if save is not None:
@@ -70,23 +69,15 @@ def cold_start(
         raise typer.Exit(1)
 
 
-def _config(stack: str) -> StackConfig:
-    try:
-        return read(stack_path(stack))[0]
-    except ConfigError as error:
-        Console(stderr=True).print(findings_table(error.findings))
-        raise typer.Exit(1) from None
-
-
-def _plan(config: StackConfig, stack: str, service: str | None, replica: int) -> ServicePlan:
-    """The plan of the service that is meant."""
+def planned(config: StackConfig, stack: str, service: str | None, replica: int) -> ServicePlan:
+    """The plan of the service that is meant, as the program deploys it: with the settings that its alerts need."""
     names = list(config.services)
     name = service or (names[0] if len(names) == 1 else "")
     if name not in config.services:
         raise typer.BadParameter(f"services of {stack}: {', '.join(names)}; name one with --service")
     if replica >= config.services[name].replicas:
         raise typer.BadParameter(f"{name} has {config.services[name].replicas} replicas, counted from 0")
-    plans, findings = plan_services(config.nodes, {name: config.services[name]})
+    plans, findings = plan_services(config.nodes, {name: config.watched_services[name]})
     if name not in plans:
         Console(stderr=True).print(findings_table(findings))
         raise typer.Exit(1)

@@ -10,10 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from infra import cold_start, live
-from infra.cli import app
+from infra.cli import app, measuring
 from infra.cold_start import save
 from planner.findings import Finding
 from tests.infra.cold_start import starts as made
+from tests.stack_files import config
 
 
 def run(*arguments: str) -> Result:
@@ -125,3 +126,11 @@ def test_a_start_that_is_under_way_is_not_written(tmp_path: Path) -> None:
     assert result.exit_code == 2
     assert not (tmp_path / "lab.json").exists(), "half a start is no measurement"
     assert run("--from", str(tmp_path / "start")).exit_code == 0, "it can be looked at, and is not slow yet"
+
+
+def test_a_start_is_measured_against_the_arguments_that_its_alerts_add() -> None:
+    alerts = {"kvCacheThrashing": {"enabled": True}}
+    watching = {"mode": "operator", "labels": {"release": "prometheus"}, "alerts": alerts}
+    watched = measuring.planned(config(changes={"monitoring": watching}), "lab-3060", None, 0)
+    assert "--kv-cache-metrics" in watched.argv, "the program renders it, so the log will show it"
+    assert "--kv-cache-metrics" not in measuring.planned(config(), "lab-3060", None, 0).argv, "nobody asked for it"
