@@ -1,12 +1,13 @@
 # Two commands are enough: `make up` shows the product running, `make test` proves it.
-STACK ?= demo
+REAL ?= 0
+STACK ?= $(if $(filter 1,$(REAL)),demo-cpu,demo)
 PYTHON ?= python3
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help up down preview test unit lint tools schema lock
+.PHONY: help setup up down preview test unit metrics e2e lint tools schema lock
 
 help: ## show the commands
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
 .venv/.complete: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
@@ -15,8 +16,10 @@ help: ## show the commands
 	$(BIN)/pip install --quiet --no-deps --editable .
 	@touch $@
 
-up: .venv/.complete ## set up, start the simulated cluster, deploy STACK (demo), show what runs
-	$(BIN)/python -m sim deploy --stack $(STACK)
+setup: .venv/.complete ## make .venv with everything that Python needs; build nothing
+
+up: .venv/.complete ## set up, start the simulated cluster, deploy STACK (demo), show what runs; REAL=1: a real server answers
+	$(BIN)/python -m sim deploy --stack $(STACK) $(if $(filter 1,$(REAL)),--real)
 
 down: .venv/.complete ## stop the simulated cluster and forget what ran in it
 	$(BIN)/python -m sim down
@@ -28,7 +31,13 @@ test: .venv/.complete ## lint, types, unit tests, and the tests on the real engi
 	scripts/test.sh
 
 unit: .venv/.complete ## only what needs no engine (seconds)
-	$(BIN)/pytest -m "not engine" -n auto
+	$(BIN)/pytest -m "not engine and not metrics and not e2e" -n auto
+
+metrics: .venv/.complete ## a real vLLM on the processor, scraped by a real Prometheus (6 GB of disk once)
+	$(BIN)/pytest -m metrics
+
+e2e: .venv/.complete ## the program on a real node, with a real vLLM (root on Linux; MINUTES); writes docs/end-to-end.md
+	scripts/e2e.sh all --report
 
 lint: .venv/.complete ## style, types, and whether generated files are up to date
 	scripts/lint.sh

@@ -33,7 +33,7 @@ class ImagePrePullArgs:
     after: Sequence[pulumi.Resource] = field(default_factory=tuple)
 
 
-def container(image: ImageSpec) -> k8s.core.v1.ContainerArgs:
+def container(image: ImageSpec, pool: PoolSpec) -> k8s.core.v1.ContainerArgs:
     """The image itself, asleep: Ready means pulled, and in use means safe from image collection."""
     return k8s.core.v1.ContainerArgs(
         name="image",
@@ -41,7 +41,7 @@ def container(image: ImageSpec) -> k8s.core.v1.ContainerArgs:
         image_pull_policy="IfNotPresent",
         # A shell that waits ends at once on TERM; `sleep` alone as process 1 would ignore it.
         command=["/bin/sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"],
-        env=[pod.NO_GPU],
+        env=pod.no_gpu(pool),
         resources=k8s.core.v1.ResourceRequirementsArgs(
             requests={"cpu": "10m", "memory": "16Mi", "ephemeral-storage": "16Mi"},
             limits={"memory": "64Mi", "ephemeral-storage": "64Mi"},
@@ -68,7 +68,7 @@ def daemon_set_spec(args: ImagePrePullArgs) -> k8s.apps.v1.DaemonSetSpecArgs:
                 tolerations=pod.tolerations(args.pool),
                 termination_grace_period_seconds=1,
                 security_context=pod.pod_security(args.security, fs_group=False),
-                containers=[container(args.image)],
+                containers=[container(args.image, args.pool)],
             ),
         ),
     )

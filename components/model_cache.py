@@ -122,7 +122,7 @@ def download_program() -> str:
     return resources.files("components.seed").joinpath("download_model.py").read_text(encoding="utf-8")
 
 
-def seed_environment(service: ServiceSpec, keep: str) -> dict[str, str]:
+def seed_environment(pool: PoolSpec, service: ServiceSpec, keep: str) -> dict[str, str]:
     """What the download program is told; the proxy in both spellings, since libraries differ.
 
     Where replicas share a folder no compile cache is pruned: one of them cannot know which the others use.
@@ -134,9 +134,11 @@ def seed_environment(service: ServiceSpec, keep: str) -> dict[str, str]:
         "SEED_MODEL": model.id,
         "SEED_REVISION": model.revision or "",
         "SEED_MARKER": caches.seed_marker(model),
-        "SEED_COMPILE_CACHE": "" if placement.share_one_folder(service) else caches.COMPILE,
+        "SEED_COMPILE_CACHE": "" if placement.share_one_folder(pool, service) else caches.COMPILE,
         "SEED_KEEP": keep,
     }
+    endpoint = service.cache.seed.endpoint
+    values |= {"HF_ENDPOINT": endpoint} if endpoint else {}
     proxies = {"HTTP_PROXY": proxy.http, "HTTPS_PROXY": proxy.https}
     if any(proxies.values()):
         proxies["NO_PROXY"] = ",".join(dict.fromkeys((*ALWAYS_DIRECT, *proxy.no_proxy)))
@@ -156,7 +158,7 @@ def seed_container(args: ModelCacheArgs) -> k8s.core.v1.ContainerArgs:
         image=service.image.reference,
         image_pull_policy="IfNotPresent",
         command=["python3", "-c", download_program()],
-        env=[*pod.env_vars(seed_environment(service, keep)), pod.NO_GPU, *token],
+        env=[*pod.env_vars(seed_environment(args.pool, service, keep)), *pod.no_gpu(args.pool), *token],
         resources=k8s.core.v1.ResourceRequirementsArgs(
             requests={"cpu": "500m", "memory": "1Gi", "ephemeral-storage": "256Mi"},
             limits={"memory": "4Gi", "ephemeral-storage": "2Gi"},

@@ -24,7 +24,7 @@ COMPONENT = "monitoring"
 SERVER = "server"
 """Component label of the Service that is scraped (components/vllm_server.py)."""
 OPERATOR_API = "monitoring.coreos.com/v1"
-PORT_NAME = "http"
+PORT_NAME = naming.HTTP_PORT
 """Name of the Service's port. An endpoint of a ServiceMonitor takes a name, never a number
 (prometheus-operator#2833)."""
 METRICS_PATH = "/metrics"

@@ -12,6 +12,8 @@ from planner.spec.monitoring import ActiveMonitoring, AnnotationsMonitoring, Ope
 
 PROMETHEUS, ALERTMANAGER = "vllm-prometheus", "vllm-alertmanager"
 """Names of the two servers of mode ``standalone``, and of everything that they need."""
+SILENCES_SIZE = "1Gi"
+"""Size of Alertmanager's claim: silences and what it has told whom."""
 
 
 class NamedObject(NamedTuple):

@@ -16,6 +16,8 @@ STACK_LABEL = "pulumi-vllm/stack"
 REPLICA_LABEL = "pulumi-vllm/replica"
 INSTANCE_LABEL = "app.kubernetes.io/instance"
 COMPONENT_LABEL = "app.kubernetes.io/component"
+HTTP_PORT = "http"
+"""Name of the port on which a server answers, of its container and its Service."""
 
 
 def server_name(service: str, replica: int) -> str:

@@ -36,9 +36,10 @@ def share_one_claim(service: ServiceSpec) -> bool:
     return isinstance(service.cache, ExistingClaimCache) and service.replicas > 1
 
 
-def share_one_folder(service: ServiceSpec) -> bool:
-    """Whether all replicas write into one folder, through one claim or through volumes of one node's folder."""
-    return share_one_claim(service) or (bool(_folder_node(service)) and service.replicas > 1)
+def share_one_folder(pool: PoolSpec, service: ServiceSpec) -> bool:
+    """Whether replicas write into one folder, through one claim or through volumes of one node's folder."""
+    folders = 1 if _folder_node(service) else pool.nodes
+    return share_one_claim(service) or (isinstance(service.cache, HostPathCache) and service.replicas > folders)
 
 
 def _folder_node(service: ServiceSpec) -> str | None:
@@ -46,5 +47,6 @@ def _folder_node(service: ServiceSpec) -> str | None:
 
 
 def runtime_class(pool: PoolSpec, flavour: str) -> str | None:
-    """The RuntimeClass of a pod that has a GPU: k3s and microk8s do not make `nvidia` the default."""
-    return pool.runtime_class or ("nvidia" if flavour in {"k3s", "microk8s"} else None)
+    """The RuntimeClass of a server: k3s and microk8s do not make `nvidia` the default, which a GPU needs."""
+    needed = pool.kind == "gpu" and flavour in {"k3s", "microk8s"}
+    return pool.runtime_class or ("nvidia" if needed else None)

@@ -15,6 +15,11 @@ NO_GPU = k8s.core.v1.EnvVarArgs(name="NVIDIA_VISIBLE_DEVICES", value="void")
 """Keeps a runtime that injects GPUs by environment from giving one to a pod that asked for none."""
 
 
+def no_gpu(pool: PoolSpec) -> list[k8s.core.v1.EnvVarArgs]:
+    """What a container needs that shall see no card; nothing on nodes that have none."""
+    return [] if pool.kind == "cpu" else [NO_GPU]
+
+
 def node_selector(pool: PoolSpec, pinned: Mapping[str, str] | None = None) -> dict[str, str]:
     """The labels of the pool's nodes, their architecture, and those of the one node that is pinned."""
     return {**pool.selector, "kubernetes.io/arch": pool.architecture, **(pinned or {})}

@@ -12,7 +12,7 @@ import pulumi_kubernetes as k8s
 from components import naming, pod
 from components.documents import yaml_text
 from components.model_cache import KEPT_ANNOTATIONS
-from components.monitoring_names import ALERTMANAGER, PROMETHEUS
+from components.monitoring_names import ALERTMANAGER, PROMETHEUS, SILENCES_SIZE
 from planner.spec import quantity
 from planner.spec.monitoring import EmailReceiver, Receiver, SlackReceiver, StandaloneMonitoring, WebhookReceiver
 
@@ -21,7 +21,6 @@ NOBODY = 65534
 CREDENTIAL_FOLDER = "/etc/credential"
 CREDENTIAL_KEY = "credential"
 """Key of the receiver's credential in its Secret, and the name of its file."""
-SILENCES_SIZE = "1Gi"
 RETAINED_SHARE = 0.8
 """Share of the claim that samples may fill: the write-ahead log and compaction need the rest
 (https://prometheus.io/docs/prometheus/latest/storage/#right-sizing-retention-size)."""

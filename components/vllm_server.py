@@ -47,8 +47,8 @@ class ReplicaArgs:
 
 @dataclass(frozen=True)
 class VllmServerArgs:
-    """``command`` is the planned argv, ``clocks`` the planned times, ``shared_memory`` the planned
-    size of /dev/shm."""
+    """``command`` is the planned argv, ``environment`` the planned variables, ``clocks`` the planned
+    times, ``shared_memory`` the planned size of /dev/shm."""
 
     stack: str
     namespace: pulumi.Input[str]
@@ -59,6 +59,7 @@ class VllmServerArgs:
     flavour: str
     kubernetes_minor: int
     command: Sequence[str]
+    environment: Mapping[str, str]
     clocks: Clocks
     shared_memory: str
     cpu: str
@@ -71,7 +72,7 @@ class VllmServerArgs:
 def probe(clocks: Clocks, period: int, failures: int) -> k8s.core.v1.ProbeArgs:
     """Ask for health every ``period`` seconds; ``failures`` in a row count. No delay: that is a guess."""
     return k8s.core.v1.ProbeArgs(
-        http_get=k8s.core.v1.HTTPGetActionArgs(path=HEALTH, port="http"),
+        http_get=k8s.core.v1.HTTPGetActionArgs(path=HEALTH, port=naming.HTTP_PORT),
         period_seconds=period,
         timeout_seconds=clocks.probe_timeout_seconds,
         failure_threshold=failures,
@@ -79,28 +80,32 @@ def probe(clocks: Clocks, period: int, failures: int) -> k8s.core.v1.ProbeArgs:
 
 
 def environment(args: VllmServerArgs) -> list[k8s.core.v1.EnvVarArgs]:
-    """Cache locations, the stack's own variables, and secrets by reference."""
-    plain = {**caches.environment(args.service.offline), **args.service.env}
+    """The planned variables, and secrets by reference."""
     secrets = []
     if args.api_key is not None:
         secrets.append(pod.secret_env("VLLM_API_KEY", args.api_key, "key"))
     if args.hf_token is not None and not args.service.offline:
         secrets.append(pod.secret_env("HF_TOKEN", args.hf_token, "token"))
-    return [*pod.env_vars(plain), *secrets]
+    return [*pod.env_vars(args.environment), *secrets]
 
 
 def resource_requirements(args: VllmServerArgs) -> k8s.core.v1.ResourceRequirementsArgs:
     """CPU, RAM, scratch space and GPUs of one replica: counted by a device plugin, or claimed as devices."""
     wanted = args.service.resources
-    claims = args.pool.allocation == "dra"
+    claims = claims_devices(args.pool)
     requests = {"cpu": args.cpu, "memory": wanted.memory or wanted.memory_limit, "ephemeral-storage": "1Gi"}
     limits = {"memory": wanted.memory_limit, "ephemeral-storage": "6Gi"}
-    limits |= {} if claims else {"nvidia.com/gpu": str(args.service.gpus)}
+    limits |= {} if claims or args.pool.kind == "cpu" else {"nvidia.com/gpu": str(args.service.gpus)}
     return k8s.core.v1.ResourceRequirementsArgs(
         requests=requests,
         limits={**limits, **({"cpu": wanted.cpu_limit} if wanted.cpu_limit else {})},
         claims=[k8s.core.v1.ResourceClaimArgs(name=GPU_CLAIM)] if claims else None,
     )
+
+
+def claims_devices(pool: PoolSpec) -> bool:
+    """Whether a server's cards are claimed as devices."""
+    return pool.kind == "gpu" and pool.allocation == "dra"
 
 
 def volume_mounts(args: VllmServerArgs, replica: int) -> list[k8s.core.v1.VolumeMountArgs]:
@@ -143,7 +148,7 @@ def server_container(args: VllmServerArgs, replica: int) -> k8s.core.v1.Containe
         image_pull_policy="IfNotPresent",
         command=list(args.command),
         env=environment(args),
-        ports=[k8s.core.v1.ContainerPortArgs(name="http", container_port=args.service.exposure.port)],
+        ports=[k8s.core.v1.ContainerPortArgs(name=naming.HTTP_PORT, container_port=args.service.exposure.port)],
         resources=resource_requirements(args),
         security_context=pod.container_security(),
         lifecycle=lifecycle(args),
@@ -167,7 +172,7 @@ def seeded_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
         image=args.service.image.reference,
         image_pull_policy="IfNotPresent",
         command=["/bin/sh", "-c", f'test -s "{marker}" || {{ echo "{missing}" >&2; exit 1; }}'],
-        env=[pod.NO_GPU],
+        env=pod.no_gpu(args.pool),
         resources=k8s.core.v1.ResourceRequirementsArgs(
             requests={"cpu": "10m", "memory": "16Mi", "ephemeral-storage": "16Mi"},
             limits={"memory": "64Mi", "ephemeral-storage": "64Mi"},
@@ -187,7 +192,7 @@ def pod_claims(gpu_template: pulumi.Input[str] | None) -> list[k8s.core.v1.PodRe
 def pod_spec(
     args: VllmServerArgs, replica: int, service_account: pulumi.Input[str], gpu_template: pulumi.Input[str] | None
 ) -> k8s.core.v1.PodSpecArgs:
-    """One replica on a GPU node of its pool, pinned where the pool pins."""
+    """One replica on a node of its pool, pinned where the pool pins."""
     pinned = placement.pinned_labels(args.pool, args.service, replica)
     shared_memory = k8s.core.v1.EmptyDirVolumeSourceArgs(medium="Memory", size_limit=args.shared_memory)
     return k8s.core.v1.PodSpecArgs(
@@ -215,7 +220,7 @@ def pod_spec(
 def deployment_spec(
     args: VllmServerArgs, replica: int, service_account: pulumi.Input[str], gpu_template: pulumi.Input[str] | None
 ) -> k8s.apps.v1.DeploymentSpecArgs:
-    """One replica that is stopped before its successor starts: both would need the same card."""
+    """One replica that is stopped before its successor starts: both would need the same card, or the same RAM."""
     selector = naming.selector_labels(args.name, COMPONENT, replica)
     labels = {**naming.component_labels(args.stack, args.name, COMPONENT), naming.REPLICA_LABEL: str(replica)}
     return k8s.apps.v1.DeploymentSpecArgs(
@@ -240,7 +245,11 @@ def service_spec(args: VllmServerArgs) -> k8s.core.v1.ServiceSpecArgs:
         # https://kubernetes.io/docs/tutorials/services/source-ip/
         external_traffic_policy=None if exposure.type == "ClusterIP" else "Local",
         selector=naming.selector_labels(args.name, COMPONENT),
-        ports=[k8s.core.v1.ServicePortArgs(name="http", port=exposure.port, target_port="http", protocol="TCP")],
+        ports=[
+            k8s.core.v1.ServicePortArgs(
+                name=naming.HTTP_PORT, port=exposure.port, target_port=naming.HTTP_PORT, protocol="TCP"
+            )
+        ],
     )
 
 
@@ -275,7 +284,7 @@ def network_policy_spec(args: VllmServerArgs) -> k8s.networking.v1.NetworkPolicy
         policy_types=["Ingress", "Egress"],
         ingress=[
             k8s.networking.v1.NetworkPolicyIngressRuleArgs(
-                from_=callers, ports=[k8s.networking.v1.NetworkPolicyPortArgs(port="http", protocol="TCP")]
+                from_=callers, ports=[k8s.networking.v1.NetworkPolicyPortArgs(port=naming.HTTP_PORT, protocol="TCP")]
             )
         ],
         egress=[k8s.networking.v1.NetworkPolicyEgressRuleArgs()] if reaches_out else [],
@@ -316,7 +325,7 @@ class VllmServer(pulumi.ComponentResource):
         self, service_account: pulumi.Input[str], policy: k8s.networking.v1.NetworkPolicy
     ) -> k8s.apps.v1.Deployment:
         """One Deployment for each replica, each after the one before; the first of them."""
-        gpu_template = self._claim_template() if self._args.pool.allocation == "dra" else None
+        gpu_template = self._claim_template() if claims_devices(self._args.pool) else None
         timeout = f"{self._args.clocks.deployment_timeout_seconds}s"
         made: list[k8s.apps.v1.Deployment] = []
         for number, replica in enumerate(self._args.replicas):

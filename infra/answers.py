@@ -51,7 +51,7 @@ def service_answers(plan: ServicePlan) -> dict[str, Any]:
 
 
 def memory_answers(plan: ServicePlan) -> dict[str, Any]:
-    """GPU memory; GiB are 2^30 bytes, MiB 2^20."""
+    """The card's memory, or the container's; GiB are 2^30 bytes, MiB 2^20."""
     memory = plan.memory
     return {
         "fits": memory.fits,
@@ -66,10 +66,16 @@ def memory_answers(plan: ServicePlan) -> dict[str, Any]:
         "fullLengthRequests": round(memory.full_length_requests, 2),
         "typicalRequests": memory.typical_requests,
         "typicalTokens": memory.typical_tokens,
-        "nvidiaSmiMiB": round(memory.nvidia_smi_mib),
+        **used_answer(plan),
         "bandMiB": round(memory.band_mib),
         "unknown": list(memory.unknown),
     }
+
+
+def used_answer(plan: ServicePlan) -> dict[str, int]:
+    """What is taken after the start, under the name of what shows it."""
+    name = "nvidiaSmiMiB" if plan.pool.kind == "gpu" else "containerMiB"
+    return {name: round(plan.memory.used_mib)}
 
 
 def startup_answers(plan: ServicePlan) -> dict[str, Any]:
@@ -131,7 +137,7 @@ def short_answers(plan: ServicePlan) -> dict[str, Any]:
         "gpu": plan.gpu.name,
         "release": plan.release.version,
         "kvTokens": plan.memory.kv_tokens,
-        "nvidiaSmiMiB": round(plan.memory.nvidia_smi_mib),
+        **used_answer(plan),
         "startupBudgetSeconds": plan.clocks.startup_window_seconds,
         "downtimeSeconds": round(plan.downtime_seconds),
         # Another value: the next start compiles once more, and takes longer than the downtime above.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import pulumi
 import pulumi_kubernetes as k8s
@@ -20,9 +20,10 @@ from infra.answers import short_answers
 from infra.config import StackConfig
 from infra.config.program import StackSecrets
 from infra.failed_start import explain_failed_start
+from infra.preflight.monitoring import RECEIVER_SECRETS
 from planner.plan import ServicePlan
 from planner.spec import ClusterSpec, ServiceSpec
-from planner.spec.monitoring import NoMonitoring
+from planner.spec.monitoring import ActiveMonitoring, NoMonitoring, StandaloneMonitoring
 
 
 class Environment:
@@ -74,12 +75,13 @@ class Environment:
             opts=self._options(retain_on_delete=True),
         )
 
-    def _credential(self, name: str, key: str, value: pulumi.Output[str] | None) -> k8s.core.v1.Secret | None:
+    def _credential(
+        self, name: str, key: str, value: pulumi.Output[str] | None, after: Sequence[pulumi.Resource] = ()
+    ) -> k8s.core.v1.Secret | None:
         if value is None:
             return None
-        return credential(
-            name, self._namespace.metadata.name, naming.stack_labels(self._stack), {key: value}, self._options()
-        )
+        labels, options = naming.stack_labels(self._stack), self._options(depends_on=list(after))
+        return credential(name, self._namespace.metadata.name, labels, {key: value}, options)
 
     def _service(self, plan: ServicePlan) -> dict[str, object]:
         pre_pull = self._pre_pull(plan)
@@ -144,6 +146,7 @@ class Environment:
             flavour=self._config.cluster.flavour,
             kubernetes_minor=int(self._config.cluster.kubernetes_version.split(".")[1]),
             command=plan.argv,
+            environment=plan.environment,
             clocks=plan.clocks,
             shared_memory=plan.shared_memory,
             cpu=plan.cpu,
@@ -177,9 +180,16 @@ class Environment:
             targets=targets_of(plans, spec, namespace),
             crds_present=operator_present,
             after=list(self.servers.values()),
-            receiver_secret=self._credential("alert-receiver", CREDENTIAL_KEY, secrets.alert_receiver),
+            receiver_secret=self._receiver_secret(spec, secrets),
         )
         Monitoring("monitoring", args, self._options())
+
+    def _receiver_secret(self, spec: ActiveMonitoring, secrets: StackSecrets) -> k8s.core.v1.Secret | None:
+        """The credential of the receiver, where alerts are sent by us; after the servers, as all of monitoring."""
+        if not isinstance(spec, StandaloneMonitoring):
+            return None
+        value = secrets.alerts.get(RECEIVER_SECRETS[spec.receiver.kind])
+        return self._credential("alert-receiver", CREDENTIAL_KEY, value, list(self.servers.values()))
 
 
 def kubernetes_provider(cluster: ClusterSpec) -> k8s.Provider:
@@ -197,6 +207,9 @@ def kubernetes_provider(cluster: ClusterSpec) -> k8s.Provider:
         context=cluster.context,
         cluster_identifier=cluster.context,
         upsert_existing_objects=True,
+        # Else another threshold would delete the ConfigMap that Prometheus or Grafana reads and make it again
+        # (pulumi-kubernetes, provider/pkg/provider/diff.go); one that is `immutable` is replaced all the same.
+        enable_config_map_mutable=True,
     )
 
 

@@ -8,7 +8,7 @@ only source of these answers, and it never writes.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -48,6 +48,8 @@ LISTS: Mapping[str, str] = {
 """Every kind that is looked at. What a preview's role must be allowed to list is exactly this."""
 NOT_EVERYWHERE = frozenset({"DeviceClass", "ResourceSlice", "ServiceMonitor", "PrometheusRule"})
 """Kinds that a cluster may lack: they are then absent from `LiveCluster.objects`."""
+SERVERS = f"/apis/apps/v1/deployments?labelSelector={naming.COMPONENT_LABEL}=server,{naming.STACK_LABEL}"
+"""The servers of all stacks and namespaces: they hold cards wherever they are."""
 
 
 class LiveError(Exception):
@@ -69,30 +71,42 @@ class Answer:
 @dataclass(frozen=True)
 class LiveCluster:
     """What is in the cluster: manifests by kind and name, as the API server returns them. A kind that
-    the cluster does not serve is absent."""
+    the cluster does not serve is absent. Of kinds with a namespace only the stack's own is seen, except
+    for ``servers``: Deployments of every stack and namespace."""
 
     version: str
     objects: Mapping[str, Mapping[str, dict[str, Any]]]
+    servers: Sequence[dict[str, Any]] = ()
 
     def get(self, kind: str, name: str) -> dict[str, Any] | None:
         """The object, or ``None`` when there is none of that name."""
         return self.objects.get(kind, {}).get(name)
 
 
-def look(cluster: ClusterSpec) -> LiveCluster:
-    """Read what matters for a stack on ``cluster``.
+def look(cluster: ClusterSpec, api: client.ApiClient | None = None) -> LiveCluster:
+    """Read what matters for a stack on ``cluster``; ``api`` is a client of it that is there already.
 
     Raises:
         LiveError: no such context, unreachable, or not allowed to look.
     """
-    api = connect(cluster)
+    api = api or connect(cluster)
     version = str(_get(api, cluster, "/version")["gitVersion"])
     paths = {kind: _path(path, cluster) for kind, path in LISTS.items()}
     lists = {kind: _get(api, cluster, path, kind in NOT_EVERYWHERE) for kind, path in paths.items() if path}
     objects = {
         kind: {item["metadata"]["name"]: item for item in found["items"]} for kind, found in lists.items() if found
     }
-    return LiveCluster(version, objects)
+    return LiveCluster(version, objects, _servers(api, cluster))
+
+
+def _servers(api: client.ApiClient, cluster: ClusterSpec) -> list[dict[str, Any]]:
+    """None where this identity may not look beyond its own namespace: it can deploy all the same."""
+    answer = get(api, SERVERS, _called(cluster))
+    if answer.status == HTTPStatus.FORBIDDEN:
+        return []
+    if answer.status != HTTPStatus.OK:
+        raise _refused(cluster, SERVERS, answer.status)
+    return list(json.loads(answer.body)["items"])
 
 
 def _path(path: str, cluster: ClusterSpec) -> str | None:
@@ -130,10 +144,24 @@ def get(api: client.ApiClient, path: str, cluster: str = "the cluster") -> Answe
     Raises:
         LiveError: unreachable, or silent for TIMEOUT_SECONDS at every try; its cause is the client's own error.
     """
+    return _call(api, "GET", path, cluster)
+
+
+def ask(api: client.ApiClient, path: str, question: Mapping[str, Any], cluster: str = "the cluster") -> Answer:
+    """The answer to a question that is put as an object, such as a SelfSubjectAccessReview. It is a create that stores
+    nothing, and a dry run too, so that an identity that may do nothing else may ask.
+
+    Raises:
+        LiveError: as :func:`get`.
+    """
+    return _call(api, "POST", f"{path}?dryRun=All", cluster, question)
+
+
+def _call(api: client.ApiClient, method: str, path: str, cluster: str, body: Mapping[str, Any] | None = None) -> Answer:
     # As client-go asks (rest/request.go: NewRequest): JSON, except for what is none, such as a log.
-    headers = {"Accept": "application/json, */*"}
+    headers = {"Accept": "application/json, */*", **({"Content-Type": "application/json"} if body else {})}
     try:
-        request = api.param_serialize("GET", path, auth_settings=["BearerToken"], header_params=headers)
+        request = api.param_serialize(method, path, auth_settings=["BearerToken"], header_params=headers, body=body)
         answer = api.call_api(*request, _request_timeout=TIMEOUT_SECONDS)
         return Answer(answer.status, answer.read())
     except (HTTPError, OSError, ApiException) as error:
@@ -142,12 +170,16 @@ def get(api: client.ApiClient, path: str, cluster: str = "the cluster") -> Answe
 
 def _get(api: client.ApiClient, cluster: ClusterSpec, path: str, may_be_absent: bool = False) -> dict[str, Any]:
     """The answer to a read; empty when there is no such path and there need not be."""
-    answer = get(api, path, f"the cluster of context {cluster.context!r}")
+    answer = get(api, path, _called(cluster))
     if may_be_absent and answer.status == HTTPStatus.NOT_FOUND:
         return {}
     if answer.status != HTTPStatus.OK:
         raise _refused(cluster, path, answer.status)
     return dict(json.loads(answer.body))
+
+
+def _called(cluster: ClusterSpec) -> str:
+    return f"the cluster of context {cluster.context!r}"
 
 
 def _unreachable(cluster: str, error: Exception) -> LiveError:
@@ -157,7 +189,7 @@ def _unreachable(cluster: str, error: Exception) -> LiveError:
 
 
 def _refused(cluster: ClusterSpec, path: str, status: int) -> LiveError:
-    message = f"the cluster of context {cluster.context!r} answers {status} to a read of {path}"
+    message = f"{_called(cluster)} answers {status} to a read of {path}"
     return _error("context", message, "log in again, or grant get and list of it to this identity")
 
 

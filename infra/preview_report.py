@@ -44,6 +44,7 @@ _MEMORY = (
     ("largest context that fits", "maxContext", " tokens"),
     ("requests of full length at once", "fullLengthRequests", ""),
     ("used memory (nvidia-smi)", "nvidiaSmiMiB", " MiB"),
+    ("used memory of the container", "containerMiB", " MiB"),
 )
 _STARTUP = (
     ("downtime of a change, caches warm", "downtimeSeconds", " s"),

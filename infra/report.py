@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterable, Mapping
 from io import StringIO
 
@@ -34,6 +36,8 @@ def plan_text(plans: Mapping[str, ServicePlan]) -> str:
 def announce(findings: Iterable[Finding], plans: Mapping[str, ServicePlan] | None = None) -> None:
     """Print every finding once, then the plan; with an error among them, end without a traceback.
 
+    What follows is the registration, which the engine may stop: that has no traceback either.
+
     Raises:
         SystemExit: nothing was registered, hence nothing is created, changed or lost.
     """
@@ -47,6 +51,17 @@ def announce(findings: Iterable[Finding], plans: Mapping[str, ServicePlan] | Non
     if errors:
         pulumi.log.error("\n".join([f"{len(errors)} error(s); nothing was created, changed or lost", *errors]))
         raise SystemExit(EXPLAINED)
+    _end_quietly_when_stopped()
+
+
+def _end_quietly_when_stopped() -> None:
+    """End without a traceback when the engine stops the program.
+
+    Once an update has failed the engine interrupts what the language host runs (pulumi,
+    sdk/go/common/resource/plugin/plugin.go: InterruptChildren), and Python would print where it was at that
+    moment, below the reason of the failure. Nothing is left to do then: what was registered is the engine's.
+    """
+    signal.signal(signal.SIGINT, lambda *_: os._exit(EXPLAINED))
 
 
 def repeat_on(servers: Mapping[str, pulumi.Resource], findings: Iterable[Finding]) -> None:

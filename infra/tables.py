@@ -11,6 +11,7 @@ from rich.text import Text
 
 from planner.checklist import Box, checklists, questions
 from planner.findings import Finding, by_severity
+from planner.gpus import Cpu
 from planner.plan import ServicePlan
 from planner.spec.aws import EKS_ADDONS, EksClusterSpec
 from planner.spec.monitoring import MonitoringSpec
@@ -48,17 +49,18 @@ def service_block(plan: ServicePlan) -> RenderableType:
 
 
 def memory_table(plan: ServicePlan) -> Table:
-    """Does it fit: the division of the card's memory, and how many requests that holds."""
+    """Does it fit: the division of the card's or the container's memory, and how many requests that holds."""
     memory = plan.memory
-    table = Table(title="GPU memory", title_justify="left", show_header=False, box=None, pad_edge=False)
+    on_cpus = isinstance(plan.gpu, Cpu)
+    title = "Memory of the container" if on_cpus else "GPU memory"
+    table = Table(title=title, title_justify="left", show_header=False, box=None, pad_edge=False)
     style = {"yes": "green", "within band": "yellow", "no": "bold red"}[memory.fits]
     table.add_row("fits", Text({"yes": "yes", "within band": "perhaps", "no": "no"}[memory.fits], style=style))
-    table.add_row(
-        "weights", f"{memory.weights_mib / 1024:.2f} GiB of a budget of {memory.requested_mib / 1024:.2f} GiB"
-    )
-    table.add_row(
-        "KV cache", f"{memory.kv_mib / 1024:.2f} ± {memory.band_mib / 1024:.2f} GiB, {memory.kv_tokens:,} tokens"
-    )
+    whole = "" if on_cpus else f" of a budget of {memory.requested_mib / 1024:.2f} GiB"
+    table.add_row("weights", f"{memory.weights_mib / 1024:.2f} GiB{whole}")
+    given = plan.service.engine.cpu_kv_cache_space is not None
+    band = "" if given else f" ± {memory.band_mib / 1024:.2f}"
+    table.add_row("KV cache", f"{memory.kv_mib / 1024:.2f}{band} GiB, {memory.kv_tokens:,} tokens")
     table.add_row("context", f"{memory.max_model_len:,} tokens asked, {memory.largest_context:,} would fit")
     table.add_row(
         "at once",
@@ -67,7 +69,13 @@ def memory_table(plan: ServicePlan) -> Table:
     )
     if memory.utilization_that_fits is not None:
         table.add_row("utilisation", f"{memory.utilization:g} asked, {memory.utilization_that_fits:.2f} would do")
-    table.add_row("nvidia-smi", f"{memory.nvidia_smi_mib:,.0f} MiB of {plan.gpu.total_mib:,}")
+    if isinstance(plan.gpu, Cpu):
+        processes = memory.context_mib + memory.overhead_mib + memory.activations_mib
+        table.add_row("processes", f"{processes / 1024:.2f} GiB: Python, and what a step computes with")
+        used = f"{memory.used_mib / 1024:.2f} ± {memory.band_mib / 1024:.2f} GiB"
+        table.add_row("container", f"{used} of a limit of {memory.limit_mib / 1024:.2f} GiB")
+    else:
+        table.add_row("nvidia-smi", f"{memory.used_mib:,.0f} MiB of {plan.gpu.total_mib:,}")
     return table
 
 

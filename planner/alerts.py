@@ -21,6 +21,8 @@ from planner.startup import CacheState, plan_startup
 Rule = dict[str, Any]
 OF_SERVER = 'container="vllm"'
 """Matcher of the server's container in its pod."""
+GIVEN_UP_WINDOW = "30m"
+"""Over which requests that were given up are counted: long against the time of one request."""
 AFTER_START_SECONDS = 120
 """How long after the planned start-up window a server that does not answer is down."""
 GROUPED = ("namespace", "service", "model_name")
@@ -411,12 +413,31 @@ def _requests_failing(target: Target) -> Fault:
     reasons = "|".join(reason for reason in ("abort", "error") if reason in known)
     failed = target.rate(FINISHED, f'finished_reason=~"{reasons}"')
     enough = by_service("sum", f"increase({target.series(FINISHED)}[5m])")
-    expression = f"{failed} / {target.rate(FINISHED)} > {spec.share:g} and {enough} >= {spec.minimum_requests}"
+    ended = f"{failed} / {target.rate(FINISHED)} > {spec.share:g} and {enough} >= {spec.minimum_requests}"
     description = (
-        f"{{{{ $value | humanizePercentage }}}} of the requests ended as {reasons.replace('|', ' or ')}. Aborted: the "
-        "client went away, usually because it waited too long."
+        f"{{{{ $value | humanizePercentage }}}} of the requests ended as {reasons.replace('|', ' or ')}, or at least "
+        "so many had a first token and no end: the client went away, usually because it waited too long."
     )
-    return Fault(expression, "requests end without an answer", description)
+    return Fault(f"{ended} or {_given_up(target)}", "requests end without an answer", description)
+
+
+def _given_up(target: Target) -> str:
+    """The share of requests that clients gave up, at the least.
+
+    vLLM forgets a request whose client goes away: it is in no `finished_reason` (abort_requests of
+    vllm/v1/engine/output_processor.py, 0.11.0 and 0.32.0; seen on a server). Of what had a first token the rest has
+    ended or runs. What runs may have begun before, so this is a lower bound; half an hour makes it a near one.
+    """
+    spec = target.alerts.requests_failing
+    begun = by_service("sum", f"increase({target.series(f'{TTFT}_count')}[{GIVEN_UP_WINDOW}])")
+    ended = by_service("sum", f"increase({target.series(FINISHED)}[{GIVEN_UP_WINDOW}])")
+    running = by_service("sum", target.series(RUNNING))
+    # Still going on: what was given up half an hour ago is nobody's page any more.
+    now = by_service("sum", f"increase({target.series(f'{TTFT}_count')}[5m])")
+    # increase() extrapolates, in a window that is hardly filled by so much that what runs looks given up (seen).
+    filled = by_service("sum", f"{target.series(f'{TTFT}_count')} offset {GIVEN_UP_WINDOW}")
+    share = f"({begun} - {ended} - {running}) / {begun} > {spec.share:g}"
+    return f"{share} and {now} >= {spec.minimum_requests} and {filled} >= 0"
 
 
 def _compile_cache_missed(target: Target) -> Fault:

@@ -6,6 +6,7 @@ One claim, two sub-paths: `hf` holds the weights, `compile/KEY` the compile cach
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from planner.spec import ImageSpec, ModelSpec
 
@@ -32,7 +33,11 @@ def seed_marker(model: ModelSpec) -> str:
     return f"{WEIGHTS}/seeded/{model.id.replace('/', '--')}@{model.revision or 'default'}.json"
 
 
-def environment(offline: bool) -> dict[str, str]:
+CUDA_CACHES = ("FLASHINFER_WORKSPACE_BASE", "CUDA_CACHE_PATH")
+"""Variables of libraries that only a server on cards has."""
+
+
+def environment(offline: bool, kind: Literal["gpu", "cpu"] = "gpu") -> dict[str, str]:
     """Variables that put every cache on the claim and everything else that is written on scratch space.
 
     The root file system is read-only, so each default below a home directory is moved
@@ -52,4 +57,6 @@ def environment(offline: bool) -> dict[str, str]:
         "XDG_CONFIG_HOME": f"{home}/.config",
         "VLLM_CONFIG_ROOT": f"{home}/.config/vllm",
     }
+    if kind == "cpu":
+        values = {name: value for name, value in values.items() if name not in CUDA_CACHES}
     return values | ({"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"} if offline else {})

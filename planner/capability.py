@@ -14,7 +14,7 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from planner.gpus import Gpu
+from planner.gpus import Cpu, Device, Gpu
 from planner.models import ModelFacts
 from planner.releases import Release, version_number
 from planner.spec import ImageSpec, PoolSpec, ServiceSpec
@@ -69,7 +69,7 @@ def asked_dtype(facts: ModelFacts, service: ServiceSpec) -> Dtype | None:
     return _DTYPES.get(facts.dtype if named in {None, "auto"} else str(named))
 
 
-def resolved_dtype(gpu: Gpu, facts: ModelFacts, service: ServiceSpec) -> Dtype | None:
+def resolved_dtype(device: Device, facts: ModelFacts, service: ServiceSpec) -> Dtype | None:
     """The data type that the engine computes with (`vllm/config/model.py`: _resolve_auto_dtype).
 
     ``auto`` takes the checkpoint's where card and model allow it, else the card's first: a bfloat16 checkpoint becomes
@@ -78,13 +78,13 @@ def resolved_dtype(gpu: Gpu, facts: ModelFacts, service: ServiceSpec) -> Dtype |
     asked = asked_dtype(facts, service)
     if service.engine.dtype not in {None, "auto"} or asked is None:
         return asked
-    allowed = [dtype for dtype in _card_dtypes(gpu) if dtype != "float16" or takes_float16(facts)]
+    allowed = [dtype for dtype in _dtypes_of(device) if dtype != "float16" or takes_float16(facts)]
     return asked if asked in allowed and asked != "float32" else allowed[0]
 
 
-def _card_dtypes(gpu: Gpu) -> list[Dtype]:
-    """In the order in which vLLM prefers them."""
-    newer = capability_number(gpu) >= capabilities()["bfloat16"]["least"]
+def _dtypes_of(device: Device) -> list[Dtype]:
+    """In the order in which vLLM prefers them (`vllm/platforms`: supported_dtypes)."""
+    newer = isinstance(device, Cpu) or capability_number(device) >= capabilities()["bfloat16"]["least"]
     return ["bfloat16", "float16", "float32"] if newer else ["float16", "float32"]
 
 
@@ -184,6 +184,12 @@ def arm_image_is_known(image: ImageSpec, release: Release) -> bool:
 def unpacked_image_bytes(release: Release) -> float:
     """What the image takes on a node's disk once it is unpacked, bytes; an estimate."""
     return release.image_bytes * float(capabilities()["unpackedFactor"]["value"])
+
+
+def runs_on(image: ImageSpec) -> Literal["gpu", "cpu"] | None:
+    """What an official image computes on; ``None`` for an image of one's own, of which nobody knows."""
+    known: Mapping[str, Literal["gpu", "cpu"]] = capabilities()["officialImages"]["repositories"]
+    return known.get(image.repository.removeprefix("docker.io/"))
 
 
 def host_memory_gib(facts: ModelFacts, service: ServiceSpec, shared_memory_gib: float) -> float:

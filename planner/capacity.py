@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from planner.gpus import Gpu
-from planner.models import ModelFacts
 from planner.startup import StartupPlan, figures
 
 
@@ -71,21 +69,3 @@ def dollars_per_million_tokens(dollars_per_hour: float, tokens_per_second: float
 def scale_seconds(start: StartupPlan) -> float:
     """How long a further replica takes until it serves; load that grows faster needs more headroom."""
     return start.seconds
-
-
-def decode_seconds(gpu: Gpu, facts: ModelFacts, *, sequences: int = 1, tensor_parallel: int = 1) -> float:
-    """Time of one output token while ``sequences`` requests run, seconds.
-
-    Decoding reads all weights once for each step, so it is bound by memory bandwidth. A mixture of experts reads less
-    for few requests: for it this is an upper bound.
-    """
-    alone = facts.weight_bytes / tensor_parallel / (gpu.memory_bandwidth * 1e9) / _figure("decodeEfficiency")
-    return alone * (1 + _figure("decodeEachSequence") * (sequences - 1))
-
-
-def prefill_seconds(tokens: int) -> float:
-    """Time of one prompt of ``tokens`` on the measured pair, an L40S with Qwen2.5-7B in bf16, seconds.
-
-    It is not carried over to other cards: prefill is bound by arithmetic, which the catalogue does not hold.
-    """
-    return _figure("prefillFixed") + _figure("prefillEachToken") * tokens

@@ -174,8 +174,10 @@ def _quantisation_evaluated(subject: _Subject) -> Answer:
 
 
 def _rdma_between_nodes(subject: _Subject) -> Answer:
-    one = f"all {subject.plan.service.gpus} GPU(s) of a replica are in one node (SCH-NODE)"
-    return Answer("not offered", f"a server on several nodes: {one}, so NCCL crosses no network")
+    plan = subject.plan
+    what, library = ("GPU(s)", "NCCL") if plan.pool.kind == "gpu" else ("worker(s)", "Gloo")
+    one = f"all {plan.service.gpus} {what} of a replica are in one node (SCH-NODE)"
+    return Answer("not offered", f"a server on several nodes: {one}, so {library} crosses no network")
 
 
 def _api_key(subject: _Subject) -> Answer:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from planner.capability import capabilities
 from planner.findings import Finding
-from planner.gpus import Gpu
+from planner.gpus import Device
 from planner.models import ModelFacts
 from planner.releases import Release
 from planner.spec import PoolSpec, ServiceSpec
@@ -96,15 +97,15 @@ def pull_waves(pool: PoolSpec) -> int:
     return math.ceil(pool.nodes / (pool.pre_pull.concurrent_nodes or pool.nodes))
 
 
-def plan_clocks(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> Clocks:
+def plan_clocks(device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> Clocks:
     """Every clock of one service, computed from the inside out; an override moves the clocks around it as well."""
     overrides, margin = service.overrides, _whole("margin")
-    worst = worst_credible(gpu, facts, release, service, pool)
+    worst = worst_credible(device, facts, release, service, pool)
     period = _whole("startupPeriod")
     threshold = math.ceil((overrides.startup_seconds or max(worst, _figure("leastWindow"))) / period)
     drain = drain_seconds(release, service)
     stop = overrides.termination_grace_period_seconds or math.ceil(drain + _figure("teardown"))
-    before, pull = _before_container(gpu, facts, release, service, pool), pull_seconds(release, pool)
+    before, pull = _before_container(device, facts, release, service, pool), pull_seconds(release, pool)
     waves = pull * pull_waves(pool)
     needed = stop + before + period * threshold + period
     deadline = overrides.progress_deadline_seconds or math.ceil(needed) + margin
@@ -135,9 +136,11 @@ def plan_clocks(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceS
     )
 
 
-def _before_container(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> float:
+def _before_container(
+    device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec
+) -> float:
     """Node, image and sandbox of a new pod."""
-    phases = {phase.name: phase.seconds for phase in cold_start(gpu, facts, release, service, pool).phases}
+    phases = {phase.name: phase.seconds for phase in cold_start(device, facts, release, service, pool).phases}
     return phases["node"] + _pod_pull_seconds(release, pool) + phases["sandbox"]
 
 
@@ -154,6 +157,22 @@ def _seed_deadline(facts: ModelFacts, release: Release, service: ServiceSpec, po
     planned = _figure("downloadFactor") * download_seconds(facts, pool) + _figure("downloadMargin")
     # The Job's clock runs while its own image is pulled.
     return math.ceil(planned + _pod_pull_seconds(release, pool))
+
+
+def engine_patience(release: Release, clocks: Clocks) -> dict[str, str]:
+    """The variable that makes the API server wait for its engine at least as long as the startup probe does.
+
+    Empty where vLLM's own limit is enough, and where the release is not known to read it. The value is part of the
+    key of vLLM's compile cache (vllm/envs.py: compile_factors), so it only ever doubles: a plan that moves by some
+    seconds compiles nothing once more.
+    """
+    limit = capabilities()["engineReadySeconds"]
+    name, seconds = str(limit["variable"]), int(limit["value"])
+    if name not in release.environment or seconds >= clocks.startup_window_seconds:
+        return {}
+    while seconds < clocks.startup_window_seconds:
+        seconds *= 2
+    return {name: str(seconds)}
 
 
 def broken(clocks: Clocks, service: ServiceSpec) -> tuple[Finding, ...]:

@@ -17,6 +17,8 @@ from typing import Any, Literal
 
 from planner import caches
 from planner.arguments import ArgumentsError, parse
+from planner.clocks import engine_patience
+from planner.gpus import Gpu
 from planner.memory import capture_sizes, settings_of
 from planner.plan import ServicePlan
 from planner.releases import version_number
@@ -169,7 +171,8 @@ def _inputs(plan: ServicePlan) -> Iterator[tuple[str, str]]:
     yield from _settings(plan)
     yield from _flags(plan)
     known = plan.release.environment | plan.release.environment_uncertain
-    for name, value in plan.service.env.items():
+    variables = {**engine_patience(plan.release, plan.clocks), **plan.service.env}
+    for name, value in variables.items():
         if name in known:
             yield f"env.{name}", value
 
@@ -186,7 +189,7 @@ def _settings(plan: ServicePlan) -> Iterator[tuple[str, str]]:
     yield "engine.maxNumBatchedTokens", str(settings.max_num_batched_tokens)
     yield "engine.maxNumSeqs", str(settings.max_num_seqs)
     yield "engine.blockSize", str(settings.block_size)
-    if settings.captures:
+    if settings.captures and isinstance(plan.gpu, Gpu):
         sizes = capture_sizes(
             plan.gpu, settings.version, plan.service.engine, settings.max_num_seqs, settings.max_num_batched_tokens
         )

@@ -1,4 +1,4 @@
-"""The GPU products that a pool can name: memory, multiprocessors, compute capability, bandwidth."""
+"""What a pool computes on: a GPU product (memory, multiprocessors, compute capability, bandwidth), or its CPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
-from planner.spec import DeclaredGpuSpec, PoolSpec
+from planner.spec import DeclaredGpuSpec, PoolSpec, gibibytes
 
 CARVE_OUT_MIB = 380
 """Least memory that driver and firmware keep from CUDA, MiB: 12,288 - 11,908 on an RTX 3060 12GB."""
@@ -43,6 +43,19 @@ class Gpu:
     source: str
 
 
+@dataclass(frozen=True)
+class Cpu:
+    """The CPUs of a pool without cards. ``cpus`` are the threads of a node, ``memory_mib`` is its RAM."""
+
+    name: str
+    cpus: int
+    memory_mib: float
+
+
+Device = Gpu | Cpu
+"""What a server computes on."""
+
+
 def usable_estimate(total_mib: int) -> int:
     """CUDA-usable memory of a card of which only nvidia-smi's total is known, MiB."""
     return int(total_mib - max(CARVE_OUT_MIB, CARVE_OUT_SHARE * total_mib))
@@ -69,8 +82,19 @@ def _gpu(name: str, entry: Mapping[str, Any]) -> Gpu:
     )
 
 
+def device_of(pool: PoolSpec) -> Device:
+    """What the pool computes on: the node's CPUs where it has no card.
+
+    Raises:
+        UnknownGpuError: nothing describes its card.
+    """
+    if pool.kind == "cpu":
+        return Cpu(name=pool.gpu, cpus=pool.cpus, memory_mib=gibibytes(pool.memory) * 1024)
+    return gpu_of(pool)
+
+
 def gpu_of(pool: PoolSpec) -> Gpu:
-    """The GPU of a pool: as declared there, else from the catalogue.
+    """The GPU of a pool with cards: as declared there, else from the catalogue.
 
     Raises:
         UnknownGpuError: neither describes it; the message has the nearest names and how to declare one.
@@ -106,5 +130,6 @@ def _unknown(name: str, known: Mapping[str, Gpu]) -> str:
     offer = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(sorted(known))}."
     return (
         f"GPU {name!r} is not in the catalogue; {offer} Another card is declared in the pool: "
-        "declaredGpu: {totalMib, multiprocessors, computeCapability, memoryBandwidth, usableMib}"
+        "declaredGpu: {totalMib, multiprocessors, computeCapability, memoryBandwidth, usableMib}; "
+        "nodes without a card are gpu: cpu"
     )

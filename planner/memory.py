@@ -1,5 +1,7 @@
 """How a GPU's memory is divided when vLLM starts: what is left for the KV cache, and what nvidia-smi will show.
 
+`planner.cpu_memory` does the same for nodes without cards.
+
 The sums follow the engine's own order: budget = utilisation x usable memory; less weights, the peak of the profile
 run and what else is gone; the rest is KV blocks; CUDA graphs and the CUDA context come on top (`gpu_worker.py`,
 `kv_cache_utils.py`, `kv_cache_interface.py` under `vllm/v1`). Everything is per GPU, in MiB (2^20 bytes).
@@ -15,12 +17,14 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from planner.gpus import Gpu
+from planner.gpus import Cpu, Device, Gpu
 from planner.models import ModelFacts
+from planner.parallel import tensor_parallel_size
 from planner.releases import Release
 from planner.spec import EngineSpec, ServiceSpec
 
 MIB = 2**20
+LORA = "--enable-lora"
 Fits = Literal["yes", "within band", "no"]
 _DTYPE_BYTES = {"float32": 4, "float": 4, "float16": 2, "half": 2, "bfloat16": 2}
 _ONLINE_QUANTIZATION_BITS = {"fp8": 8, "bitsandbytes": 4}
@@ -28,10 +32,14 @@ _ONLINE_QUANTIZATION_BITS = {"fp8": 8, "bitsandbytes": 4}
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """The division of one GPU's memory.
+    """The division of one GPU's memory, or of the memory of a container that computes on CPUs.
 
     ``requested_mib`` is the budget (``gpuMemoryUtilization``), ``overhead_mib`` what libraries and runner buffers take
     of it, ``graphs_charged_mib`` what is set aside in it for CUDA graphs and ``graphs_mib`` what they really take.
+    ``context_mib`` is taken beside the budget: by the CUDA context, or by the processes that are no worker.
+    ``used_mib`` is what is taken after the start: what nvidia-smi shows, or what counts against the container's memory
+    limit. ``limit_mib`` is what it must stay below: the card's usable memory, or that limit.
+    ``needed_mib`` is the KV cache of one request of ``max_model_len`` tokens.
     ``kv_bytes_per_token`` counts every layer; ``kv_tokens`` is the figure that the engine logs. ``kv_tokens_compiling``
     and ``kv_tokens_cached`` are the same figure on a start that compiles and on one that finds its compile cache.
     ``band_mib`` is the uncertainty of ``kv_mib``; ``fits`` compares it with one request of ``max_model_len`` tokens.
@@ -46,6 +54,7 @@ class MemoryPlan:
     graphs_charged_mib: float
     graphs_mib: float
     kv_mib: float
+    needed_mib: float
     kv_bytes_per_token: float
     kv_blocks: int
     kv_tokens: int
@@ -58,7 +67,8 @@ class MemoryPlan:
     utilization: float
     tensor_parallel: int
     context_mib: float
-    nvidia_smi_mib: float
+    used_mib: float
+    limit_mib: float
     band_mib: float
     fits: Fits
     largest_context: int
@@ -91,7 +101,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class _Pool:
+class KvPool:
     """How the KV pool is cut: one block of every group holds ``block_size`` tokens of ``group_layers`` layers."""
 
     block_bytes: float
@@ -135,41 +145,34 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def _since(entries: list[dict[str, Any]], version: tuple[int, ...]) -> Any:
+def since(entries: list[dict[str, Any]], version: tuple[int, ...]) -> Any:
     """The value of the newest entry that is not newer than ``version``."""
     held = [entry for entry in entries if _version(entry["since"]) <= version]
     return max(held, key=lambda entry: _version(entry["since"]))["value"]
 
 
-def tensor_parallel(facts: ModelFacts, service: ServiceSpec) -> int:
-    """GPUs that share each layer: as set, else the most of the replica's GPUs that divide the attention heads."""
-    engine = service.engine
-    if engine.tensor_parallel_size is not None:
-        return engine.tensor_parallel_size
-    share = max(1, service.gpus // ((engine.pipeline_parallel_size or 1) * (engine.data_parallel_size or 1)))
-    return max(size for size in range(1, share + 1) if share % size == 0 and facts.attention_heads % size == 0)
-
-
-def settings_of(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec) -> Settings:
+def settings_of(device: Device, facts: ModelFacts, release: Release, service: ServiceSpec) -> Settings:
     """The engine's settings as it resolves them (`vllm/engine/arg_utils.py`, API server)."""
     engine, version = service.engine, version_of(release)
     length = engine.max_model_len or facts.max_position_embeddings
-    tokens, sequences = _batch(gpu, engine, version, length)
+    tokens, sequences = _batch(_batch_default(device, version, service), engine, version, length)
     eager = bool(engine.enforce_eager)
-    sizes = () if eager or _graphs_off(engine) else capture_sizes(gpu, version, engine, sequences, tokens)
+    recorded = not (eager or _graphs_off(engine))
+    sizes = capture_sizes(device, version, engine, sequences, tokens) if recorded and isinstance(device, Gpu) else ()
     return Settings(
         version=version,
         runner=_runner(facts, release, service),
-        compiles=not eager,
+        # On CPUs adapters switch the compiler off (`platforms/cpu.py`).
+        compiles=not eager and not (isinstance(device, Cpu) and LORA in engine.extra_args),
         benchmarks_kernels=_version(release.torch.split("+")[0])[:2]
         >= tuple(constants()["compilePeakMib"]["sinceTorch"]),
-        tensor_parallel=tensor_parallel(facts, service),
+        tensor_parallel=tensor_parallel_size(service),
         pipeline_parallel=engine.pipeline_parallel_size or 1,
         max_model_len=length,
         max_num_seqs=sequences,
         max_num_batched_tokens=tokens,
-        block_size=engine.block_size or _default_block_size(facts),
-        utilization=engine.gpu_memory_utilization or _since(constants()["utilization"], version),
+        block_size=engine.block_size or _default_block_size(device, facts),
+        utilization=engine.gpu_memory_utilization or since(constants()["utilization"], version),
         activation_bytes=4 if engine.dtype in {"float", "float32"} else 2,
         kv_element_bytes=_kv_element_bytes(engine),
         captures=len(sizes) + sum(size <= sequences for size in sizes),
@@ -190,15 +193,24 @@ def _runner(facts: ModelFacts, release: Release, service: ServiceSpec) -> Litera
     )
 
 
-def _batch(gpu: Gpu, engine: EngineSpec, version: tuple[int, ...], length: int) -> tuple[int, int]:
-    a100 = "a100" in gpu.name.lower()
-    default = next(
+def _batch_default(device: Device, version: tuple[int, ...], service: ServiceSpec) -> Mapping[str, int]:
+    """Tokens and sequences of one step where the stack says nothing."""
+    if isinstance(device, Cpu):
+        default = constants()["cpu"]["batchDefault"]
+        workers = (service.engine.pipeline_parallel_size or 1) * tensor_parallel_size(service)
+        return {name: default[name] * workers for name in ("tokens", "sequences")}
+    a100 = "a100" in device.name.lower()
+    found: Mapping[str, int] = next(
         entry
         for entry in constants()["batchDefaults"]
-        if gpu.total_mib >= entry["minimumMib"]
+        if device.total_mib >= entry["minimumMib"]
         and version >= _version(entry["since"])
         and not (a100 and entry["minimumMib"])
     )
+    return found
+
+
+def _batch(default: Mapping[str, int], engine: EngineSpec, version: tuple[int, ...], length: int) -> tuple[int, int]:
     sequences = engine.max_num_seqs or default["sequences"]
     tokens = engine.max_num_batched_tokens
     if tokens is None:
@@ -208,7 +220,9 @@ def _batch(gpu: Gpu, engine: EngineSpec, version: tuple[int, ...], length: int) 
     return tokens, sequences if engine.max_num_seqs else min(sequences, tokens)
 
 
-def _default_block_size(facts: ModelFacts) -> int:
+def _default_block_size(device: Device, facts: ModelFacts) -> int:
+    if isinstance(device, Cpu):
+        return int(constants()["cpu"]["latentBlockSize" if facts.kv_lora_rank else "blockSize"]["value"])
     # MLA kernels (FlashMLA, CUTLASS-MLA) work on blocks of 64 (`platforms/cuda.py`).
     return 64 if facts.kv_lora_rank else 16
 
@@ -264,19 +278,26 @@ def _linear_sizes(facts: ModelFacts, tensor_parallel_size: int, width: float) ->
 
 
 def _weights(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> float:
-    """Weights on one GPU after loading, MiB: the files' bytes, their alignment, copied KV heads and the rope table."""
-    ways = settings.tensor_parallel * settings.pipeline_parallel
+    """Weights on one GPU after loading, MiB: what the tensors hold, and what their alignment adds."""
     layers = math.ceil(facts.layers / settings.pipeline_parallel)
     width = (facts.quantization_bits or 8 * settings.activation_bytes) / 8
     linear = _linear_sizes(facts, settings.tensor_parallel, width)
     vocabulary = facts.vocab_size * facts.hidden_size * settings.activation_bytes / settings.tensor_parallel
     waste = layers * sum(_aligned(size) - size for size in linear)
     waste += (1 if facts.tied_embeddings else 2) * (_aligned(vocabulary) - vocabulary)
+    return (weights_bytes(facts, engine, settings) + waste) / MIB
+
+
+def weights_bytes(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> float:
+    """Weights of one worker as its tensors hold them: the files' bytes, copied KV heads and the rope table."""
+    ways = settings.tensor_parallel * settings.pipeline_parallel
+    layers = math.ceil(facts.layers / settings.pipeline_parallel)
+    width = (facts.quantization_bits or 8 * settings.activation_bytes) / 8
     copies = max(0, settings.tensor_parallel - facts.kv_heads) / settings.tensor_parallel
     copied = 0.0 if facts.kv_lora_rank else copies * 2 * facts.head_dim * facts.hidden_size * width * layers
     rope_dimensions = facts.qk_rope_head_dim or facts.head_dim
     rope = facts.max_position_embeddings * rope_dimensions * settings.activation_bytes
-    return (_stored_bytes(facts, engine, settings) / ways + waste + copied + rope) / MIB
+    return _stored_bytes(facts, engine, settings) / ways + copied + rope
 
 
 def _stored_bytes(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> float:
@@ -299,7 +320,7 @@ def _gemm_workspace(gpu: Gpu) -> float:
     return float(constants()["gemmWorkspaceHopperMib" if _hopper(gpu) else "gemmWorkspaceMib"]["value"])
 
 
-def _layer_peak(facts: ModelFacts, settings: Settings) -> float:
+def layer_peak(facts: ModelFacts, settings: Settings) -> float:
     """Largest intermediate tensors of one decoder layer for a full batch, MiB.
 
     Dense: gate and up (2 I), their product (I), and hidden states (3 h fused by the compiler, 4 h eager). Experts: the
@@ -314,26 +335,26 @@ def _layer_peak(facts: ModelFacts, settings: Settings) -> float:
     return settings.max_num_batched_tokens * settings.activation_bytes * (inner + hidden) / MIB
 
 
-def _sampler_peak(gpu: Gpu, facts: ModelFacts, settings: Settings) -> float:
+def sampler_peak(facts: ModelFacts, settings: Settings, multiprocessors: int = 0) -> float:
     """Logits, and what the sampler makes of them, for the most rows of one step, MiB."""
     rows = min(settings.max_num_seqs, settings.max_num_batched_tokens) * facts.vocab_size
     hidden = settings.max_num_batched_tokens * facts.hidden_size * settings.activation_bytes
     if settings.runner == "V2":
         return (rows * settings.activation_bytes + hidden) / MIB
     # V1 also keeps fp32 logits, probabilities and a copy (12 bytes); from 0.19.1 one fp32 row for each SM.
-    scratch = gpu.multiprocessors * facts.vocab_size * 4 if settings.version >= (0, 19) else 0
+    scratch = multiprocessors * facts.vocab_size * 4 if settings.version >= (0, 19) else 0
     return (rows * (settings.activation_bytes + 12) + scratch + hidden) / MIB
 
 
 def _activations(gpu: Gpu, facts: ModelFacts, settings: Settings, warm: bool) -> float:
     """Peak of torch's memory in the profile run above the weights, MiB."""
-    layer = _layer_peak(facts, settings)
+    layer = layer_peak(facts, settings)
     if settings.compiles and settings.benchmarks_kernels and not warm:
         layer += constants()["compilePeakMib"]["value"]
     workspace = _gemm_workspace(gpu)
     # Quantised layers bring their own kernels: cuBLAS and its workspace come with the logits only.
     during_layers = 0.0 if facts.quantization else workspace
-    return float(max(layer + during_layers, _sampler_peak(gpu, facts, settings) + workspace))
+    return float(max(layer + during_layers, sampler_peak(facts, settings, gpu.multiprocessors) + workspace))
 
 
 def _penalty_counts(facts: ModelFacts, settings: Settings) -> float:
@@ -349,7 +370,7 @@ def _charges_consumed(settings: Settings) -> bool:
 
 def _overhead(gpu: Gpu, facts: ModelFacts, settings: Settings) -> float:
     entries = [entry for entry in constants()["nonTorchMib"] if entry["runner"] == settings.runner]
-    total = float(_since(entries, settings.version))
+    total = float(since(entries, settings.version))
     total += constants()["nonTorchHopperMib"]["value"] if _hopper(gpu) else 0
     return total + (_penalty_counts(facts, settings) if _charges_consumed(settings) else 0.0)
 
@@ -362,7 +383,7 @@ def _graphs(facts: ModelFacts, settings: Settings) -> float:
     width = 3 * facts.intermediate_size / settings.tensor_parallel + 3 * facts.hidden_size
     pool = settings.largest_capture * width * settings.activation_bytes / MIB
     layers = math.ceil(facts.layers / settings.pipeline_parallel)
-    each = _since(figures["perCaptureAndLayer"], settings.version) * layers
+    each = since(figures["perCaptureAndLayer"], settings.version) * layers
     return float(figures["base"]["value"] + pool + each * settings.captures)
 
 
@@ -374,7 +395,7 @@ def _graphs_charged(graphs: float, settings: Settings, service: ServiceSpec) -> 
     return graphs * float(figures["estimateFactor"]["value"]) if charged else 0.0
 
 
-def _pool(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> _Pool:
+def kv_pool(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> KvPool:
     sliding = math.ceil((facts.sliding_layers if facts.sliding_window else 0) / settings.pipeline_parallel)
     full = math.ceil(facts.layers / settings.pipeline_parallel) - sliding
     kinds = [count for count in (full, sliding) if count]
@@ -383,7 +404,7 @@ def _pool(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> _Pool:
     group = max(kinds) if padded else min(kinds)
     # Async scheduling keeps one more batch in flight (`VllmConfig.max_in_flight_tokens`, 0.26.0).
     batches = settings.pipeline_parallel + 1 if settings.runner == "V2" else settings.pipeline_parallel
-    return _Pool(
+    return KvPool(
         block_bytes=group * settings.block_size * _layer_token_bytes(facts, engine, settings),
         full_groups=math.ceil(full / group),
         sliding_groups=math.ceil(sliding / group),
@@ -404,12 +425,12 @@ def _layer_token_bytes(facts: ModelFacts, engine: EngineSpec, settings: Settings
     return float(2 * heads * facts.head_dim * settings.kv_element_bytes)
 
 
-def _token_bytes(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> float:
+def token_bytes(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> float:
     """KV bytes of one token in all layers of one GPU."""
     return _layer_token_bytes(facts, engine, settings) * math.ceil(facts.layers / settings.pipeline_parallel)
 
 
-def _logged_tokens(pool: _Pool, blocks: int, settings: Settings) -> int:
+def logged_tokens(pool: KvPool, blocks: int, settings: Settings) -> int:
     groups = pool.full_groups + pool.sliding_groups
     if groups == 1 or settings.version < (0, 26):
         return blocks // groups * pool.block_size
@@ -425,10 +446,10 @@ def _retained(gpu: Gpu, facts: ModelFacts, settings: Settings) -> float:
     if _charges_consumed(settings):
         return rows
     early = float(constants()["unchargedBuffersMib"]["value"]) + _penalty_counts(facts, settings)
-    return rows + early + (0.0 if settings.compiles else _layer_peak(facts, settings))
+    return rows + early + (0.0 if settings.compiles else layer_peak(facts, settings))
 
 
-def _largest_context(pool: _Pool, kv_mib: float, most: int) -> int:
+def largest_context(pool: KvPool, kv_mib: float, most: int) -> int:
     low, high = 0, most
     while low < high:
         middle = (low + high + 1) // 2
@@ -448,6 +469,16 @@ def _band(gpu: Gpu, facts: ModelFacts, settings: Settings, shares: _Shares, *, e
 
 
 def _unknown(facts: ModelFacts, engine: EngineSpec, release: Release, settings: Settings) -> tuple[str, ...]:
+    notes = {
+        "buffers of NCCL with tensor parallelism (not measured)": settings.tensor_parallel > 1,
+        "which model runner this release takes for a mixture of experts": facts.experts is not None
+        and not release.exact,
+    }
+    return (*unknown_parts(facts, engine, settings), *(note for note, holds in notes.items() if holds))
+
+
+def unknown_parts(facts: ModelFacts, engine: EngineSpec, settings: Settings) -> tuple[str, ...]:
+    """What takes memory and is not modelled, on whatever the server computes."""
     kind = engine.kv_cache_dtype or "auto"
     online = engine.quantization is not None and facts.quantization is None
     notes = {
@@ -457,10 +488,7 @@ def _unknown(facts: ModelFacts, engine: EngineSpec, release: Release, settings: 
         f"weights after {engine.quantization} while loading": online
         and engine.quantization not in _ONLINE_QUANTIZATION_BITS,
         "memory of speculative decoding": engine.speculative_config is not None,
-        "memory of LoRA adapters": "--enable-lora" in engine.extra_args,
-        "buffers of NCCL with tensor parallelism (not measured)": settings.tensor_parallel > 1,
-        "which model runner this release takes for a mixture of experts": facts.experts is not None
-        and not release.exact,
+        "memory of LoRA adapters": LORA in engine.extra_args,
     }
     return (*facts.unknown, *(note for note, holds in notes.items() if holds))
 
@@ -501,7 +529,7 @@ def plan_memory(
     fewer KV tokens.
     """
     settings = settings_of(gpu, facts, release, service)
-    pool, shares = _pool(facts, service.engine, settings), _shares(gpu, facts, settings, service)
+    pool, shares = kv_pool(facts, service.engine, settings), _shares(gpu, facts, settings, service)
     context = _context(gpu, settings)
     fixed = service.engine.kv_cache_memory_bytes
     besides = shares.besides(compile_cache_warm)
@@ -523,11 +551,12 @@ def plan_memory(
         graphs_charged_mib=shares.charged,
         graphs_mib=shares.graphs,
         kv_mib=kv,
-        kv_bytes_per_token=_token_bytes(facts, service.engine, settings),
+        needed_mib=needed,
+        kv_bytes_per_token=token_bytes(facts, service.engine, settings),
         kv_blocks=blocks,
-        kv_tokens=_logged_tokens(pool, blocks, settings),
-        kv_tokens_compiling=_logged_tokens(pool, pool.blocks(compiling), settings),
-        kv_tokens_cached=_logged_tokens(pool, pool.blocks(cached), settings),
+        kv_tokens=logged_tokens(pool, blocks, settings),
+        kv_tokens_compiling=logged_tokens(pool, pool.blocks(compiling), settings),
+        kv_tokens_cached=logged_tokens(pool, pool.blocks(cached), settings),
         block_size=settings.block_size,
         max_model_len=settings.max_model_len,
         max_num_seqs=settings.max_num_seqs,
@@ -535,10 +564,11 @@ def plan_memory(
         utilization=settings.utilization,
         tensor_parallel=settings.tensor_parallel,
         context_mib=context,
-        nvidia_smi_mib=used + _retained(gpu, facts, settings),
+        used_mib=used + _retained(gpu, facts, settings),
+        limit_mib=gpu.usable_mib,
         band_mib=band,
         fits=_fits(kv - needed, band, free=gpu.usable_mib - context - requested),
-        largest_context=_largest_context(pool, kv, facts.max_position_embeddings),
+        largest_context=largest_context(pool, kv, facts.max_position_embeddings),
         utilization_that_fits=_utilization_that_fits(gpu, context, besides + needed + band),
         full_length_requests=blocks / pool.blocks_of(settings.max_model_len),
         typical_requests=min(blocks / pool.blocks_of(typical), settings.max_num_seqs),

@@ -64,12 +64,12 @@ class Metric:
 class Metrics:
     """The families of one release; between two tables, those that both neighbours have alike.
 
-    ``uncertain`` holds names that only one neighbour exports.
+    ``uncertain`` holds those that only one neighbour exports: nothing may rely on them.
     """
 
     version: str
     families: Mapping[str, Metric]
-    uncertain: frozenset[str]
+    uncertain: Mapping[str, Metric]
 
     def family_of(self, sample: str) -> Metric | None:
         """The family that exports the series ``sample``, ``None`` when none does."""
@@ -156,11 +156,12 @@ def length_bucket_count(max_model_len: int) -> int:
 def exported_series(metrics: Metrics, arguments: Iterable[str], max_model_len: int) -> dict[str, int]:
     """Series of each exported sample name for one engine, ``_created`` ones included.
 
-    ``arguments`` is the argv of the server: a family that needs an argument is counted only with it.
+    ``arguments`` is the argv of the server: a family that needs an argument is counted only with it. Between two tables
+    a family that only one of them has is counted: it may be there.
     """
     given = {word.partition("=")[0] for word in arguments}
     counts: dict[str, int] = {}
-    for metric in metrics.families.values():
+    for metric in (*metrics.families.values(), *metrics.uncertain.values()):
         if metric.needs is not None and metric.needs not in given:
             continue
         each = math.prod(len(values) for values in metric.label_values.values())
@@ -214,7 +215,8 @@ def _metrics_at(version: str) -> Metrics:
     upper = min((each for each in known if version_number(each) >= number), key=version_number, default=lower)
     old, new = _table(lower), _table(upper)
     both = {name: _merged(old[name], new[name]) for name in sorted(old.keys() & new.keys())}
-    return Metrics(version, MappingProxyType(both), frozenset(old.keys() ^ new.keys()))
+    either = {name: old.get(name) or new[name] for name in sorted(old.keys() ^ new.keys())}
+    return Metrics(version, MappingProxyType(both), MappingProxyType(either))
 
 
 def _merged(old: Metric, new: Metric) -> Metric:

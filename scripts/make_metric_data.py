@@ -8,13 +8,12 @@ registers, with labels, label values and buckets. Only what rules, dashboards an
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parent.parent / "planner" / "data" / "metrics"
+from scripts.data_files import write_releases
 
 LENGTH_BUCKETS = "1-2-5"
 """Stands for the buckets of token counts: 1, 2, 5, 10 … up to the context length (build_1_2_5_buckets)."""
@@ -53,21 +52,5 @@ def release(facts: dict[str, Any], version: str) -> dict[str, Any]:
     }
 
 
-def text(document: dict[str, Any]) -> str:
-    """JSON with one family in a line, so that a change of one family is a change of one line."""
-    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in document["metrics"].items())
-    head = {key: value for key, value in document.items() if key != "metrics"}
-    return f'{json.dumps(head, indent=2)[:-2]},\n  "metrics": {{\n{lines}\n  }}\n}}\n'
-
-
-def main(folder: Path) -> None:
-    """Write one file for each release in the dump."""
-    facts = json.loads((folder / "vllm-metrics.json").read_text(encoding="utf-8"))
-    TARGET.mkdir(parents=True, exist_ok=True)
-    for version in facts["versions"]:
-        (TARGET / f"{version}.json").write_text(text(release(facts, version)), encoding="utf-8")
-        print(f"{version}: {len(facts['versions'][version])} families")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write_releases(Path(sys.argv[1]) / "vllm-metrics.json", "metrics", "metrics", release)

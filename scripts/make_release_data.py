@@ -8,12 +8,11 @@ vllm/envs.py, and what its Dockerfile says. Only what the planner reads is kept.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
-TARGET = Path(__file__).parent.parent / "planner" / "data" / "releases"
+from scripts.data_files import write_releases
 
 MEASURED_IMAGE_BYTES = {"0.11.0": 12_454_045_526}
 """Compressed size of vllm/vllm-openai as its pull reported it. The others are taken to be as large."""
@@ -68,21 +67,5 @@ def release(facts: dict[str, Any], version: str) -> dict[str, Any]:
     }
 
 
-def text(document: dict[str, Any]) -> str:
-    """JSON with one flag in a line, so that a change of one flag is a change of one line."""
-    flags = ",\n".join(f"    {json.dumps(name)}: {json.dumps(flag)}" for name, flag in document["flags"].items())
-    head = {key: value for key, value in document.items() if key != "flags"}
-    return f'{json.dumps(head, indent=2)[:-2]},\n  "flags": {{\n{flags}\n  }}\n}}\n'
-
-
-def main(folder: Path) -> None:
-    """Write one file for each release in the dump."""
-    facts = json.loads((folder / "vllm-flags.json").read_text(encoding="utf-8"))
-    TARGET.mkdir(parents=True, exist_ok=True)
-    for version in facts["versions"]:
-        (TARGET / f"{version}.json").write_text(text(release(facts, version)), encoding="utf-8")
-        print(f"{version}: {len(facts['versions'][version]['flags'])} actions")
-
-
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    write_releases(Path(sys.argv[1]) / "vllm-flags.json", "releases", "flags", release)

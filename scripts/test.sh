@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # Everything, in the order in which it can start: the tools build while lint and unit tests run.
+# TEST_MINUTES: how long all of it may take; what would take longer than that is left out, and named.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 log=$(mktemp)
@@ -17,7 +18,7 @@ tier() { # NAME COMMAND… : run one tier and remember how it ended and how long
 }
 
 tier lint scripts/lint.sh
-tier unit .venv/bin/pytest -m "not engine" -n 2 --quiet
+tier unit .venv/bin/pytest -m "not engine and not metrics and not e2e" -n 2 --quiet
 begin=$SECONDS
 if wait "$tools"; then
   cat "$log"
@@ -27,6 +28,24 @@ else
   cat "$log"
   summary+=("tools    FAILED" "engine   did not run: its tools are not there")
   failed=1
+fi
+# After the others: a real vLLM needs the processors for itself.
+if reason=$(.venv/bin/python -m tests.metrics.server); then
+  tier metrics .venv/bin/pytest -m metrics --quiet
+else
+  summary+=("metrics  did not run: $reason")
+fi
+# Minutes on two idle cores, tests/e2e/machine.py and the import of the image included.
+real_vllm_minutes=45 stand_in_minutes=20
+left=$((${TEST_MINUTES:-600} - SECONDS / 60))
+if [ "$left" -ge "$real_vllm_minutes" ]; then part=all needs="$real_vllm_minutes"; else part=stand-in needs="$stand_in_minutes"; fi
+if [ "$left" -lt "$needs" ]; then
+  summary+=("e2e      did not run: it takes $needs minutes, $left of $TEST_MINUTES are left; \`make e2e\` runs it")
+elif reason=$(.venv/bin/python -m tests.e2e.machine "$part"); then
+  tier e2e scripts/e2e.sh "$part"
+  [ "$part" = all ] || summary+=("         without a real vLLM: that takes $real_vllm_minutes minutes; \`make e2e\` runs it")
+else
+  summary+=("e2e      did not run: $reason")
 fi
 printf '%s\n' "" "summary" "${summary[@]}"
 exit "$failed"

@@ -11,8 +11,9 @@ from typing import Annotated
 
 import typer
 
-from sim import crds, demo, tools
+from sim import crds, demo, real_demo, tools
 from sim.cluster import CLUSTER_TOOLS, COMPONENTS, PULUMI_TOOLS, Cluster, ClusterError, state_folder
+from sim.real_node import NodeError, RealNode, settings
 
 app = typer.Typer(
     help="A Kubernetes control plane on this machine whose GPU nodes and pods are simulated.",
@@ -26,7 +27,7 @@ Name = Annotated[str, typer.Option("--name", help="Which cluster: each has its o
 def _one_message_per_failure() -> Iterator[None]:
     try:
         yield
-    except (ClusterError, tools.ToolError, OSError) as error:
+    except (ClusterError, NodeError, tools.ToolError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(1) from None
 
@@ -52,13 +53,22 @@ Stack = Annotated[str, typer.Option("--stack", help="A stack of this project.")]
 
 
 @app.command()
-def deploy(name: Name = "demo", stack: Stack = "demo") -> None:
+def deploy(
+    name: Name = "demo",
+    stack: Stack = "demo",
+    real: Annotated[bool, typer.Option("--real", help="On a real node (root on Linux), and let it answer.")] = False,
+) -> None:
     """Start the cluster and deploy a stack into it with the real engine."""
     with _one_message_per_failure():
         demo.stack_file(stack)
     up(name)
     with _one_message_per_failure():
-        demo.deploy(_cluster(name), stack)
+        if real:
+            with real_demo.prepared(_cluster(name), stack):
+                demo.deploy(_cluster(name), stack)
+            demo.ask(_cluster(name), stack)
+        else:
+            demo.deploy(_cluster(name), stack)
 
 
 @app.command()
@@ -75,7 +85,9 @@ def preview(name: Name = "demo", stack: Stack = "demo") -> None:
 def down(name: Name = "demo") -> None:
     """Stop every process of the cluster and delete its state folder."""
     with _one_message_per_failure():
+        folders = real_demo.made_folders(_cluster(name))
         print(f"cluster {name}: " + ("stopped, its state is deleted" if _cluster(name).down() else "was not there"))
+        real_demo.remove(folders)
 
 
 @app.command()
@@ -87,6 +99,8 @@ def status(name: Name = "demo") -> None:
         print(f"cluster {name}: state in {cluster.state}")
         for component in COMPONENTS.values():
             print(f"  {component:<24}" + (f"process {found[component]}" if component in found else "not running"))
+        for daemon, pid in RealNode(cluster).processes().items():
+            print(f"  {daemon:<24}process {pid} of {settings.NAME}")
         if not cluster.is_running():
             raise typer.Exit(1)
         print(cluster.kubectl("get", "nodes", "--label-columns=nvidia.com/gpu.product"), end="")
@@ -103,11 +117,39 @@ def env(name: Name = "demo") -> None:
             print(f"export {key}={shlex.quote(value)}")
 
 
+node = typer.Typer(help="A real node beside the simulated ones: root on Linux only.", no_args_is_help=True)
+app.add_typer(node, name="node")
+
+
+@node.command(name="up")
+def node_up(name: Name = "demo") -> None:
+    """Start the cluster and the real node, and wait until it is Ready."""
+    up(name)
+    with _one_message_per_failure():
+        started = time.monotonic()
+        if RealNode(_cluster(name)).up():
+            print(f"node {settings.NAME}: Ready after {time.monotonic() - started:.1f} s")
+        else:
+            print(f"node {settings.NAME}: runs already")
+
+
+@node.command(name="down")
+def node_down(name: Name = "demo") -> None:
+    """Stop the real node and remove all it made; its images stay."""
+    with _one_message_per_failure():
+        stopped = RealNode(_cluster(name)).down()
+        print(f"node {settings.NAME} of the cluster {name}: " + ("stopped" if stopped else "was not there"))
+
+
 @app.command(name="tools")
-def build_tools() -> None:
+def build_tools(
+    real_node: Annotated[bool, typer.Option("--real-node", help="Those of the real node too.")] = False,
+) -> None:
     """Build every tool that is missing, and generate the CRDs."""
     with _one_message_per_failure():
         tools.ensure()
+        if real_node:
+            tools.ensure(tool.name for tool in tools.NODE_TOOLS)
         print(f"CRDs: {crds.monitoring_crds()}")
 
 

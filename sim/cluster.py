@@ -11,10 +11,8 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sysconfig
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +21,8 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from sim import contexts, crds, processes, tools
+from sim import contexts, crds, ports, processes, tools
+from sim.real_node import RealNode
 
 SOURCES = Path(__file__).parent
 COMPONENTS = {
@@ -41,8 +40,9 @@ DEMO_PASSPHRASE = "pulumi-vllm-demo"  # noqa: S105
 """Public: it opens the `demo` stack only, which has nothing to hide."""
 
 _PROVISIONED = Path("/tmp/hostpath_pv")  # noqa: S108
-_PATIENCE = ("--timeout=60s", "--wait=30s")
-"""For the start of the components, and then for their readiness; seen on two busy cores: 15 s in all."""
+_PATIENCE = ("--timeout=180s", "--wait=120s")
+"""For the start of the components, and then for their readiness. Seen on two cores: 8 s when they are idle, 44 s
+with ten times the work that they can do; an API server whose etcd came back was ready after 2 to 29 s."""
 _MARKER = "pulumi-vllm-cluster.json"
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 
@@ -73,6 +73,11 @@ class Cluster:
     def kubeconfig(self) -> Path:
         """The cluster's own kubeconfig: its context, and one alias per shipped stack."""
         return self.state / "kubeconfig"
+
+    @property
+    def certificates(self) -> Path:
+        """The folder with the cluster's certificate authority, and the certificate of its administrator."""
+        return self._workdir / "pki"
 
     @property
     def context(self) -> str:
@@ -113,6 +118,7 @@ class Cluster:
             if not self.state.exists():
                 return False
             self._require_ours()
+            RealNode(self).down()
             self._remove_provisioned_folders()
             self._stop()
             shutil.rmtree(self.state)
@@ -210,7 +216,7 @@ class Cluster:
             # Interrupted while it was created: nothing in there is worth keeping.
             self._stop()
             shutil.rmtree(self.state / "kwok", ignore_errors=True)
-            arguments = ["create", "cluster", *_PATIENCE, f"--config={SOURCES / 'kwokctl.yaml'}"]
+            arguments = ["create", "cluster", *_PATIENCE, f"--config={self._configure()}"]
             arguments += [f"--{component}-binary={executables[tool]}" for tool, component in COMPONENTS.items()]
             arguments += ["--kubeconfig", str(self.kubeconfig)]
         answer = self._kwokctl(executables["kwokctl"], *arguments)
@@ -220,22 +226,37 @@ class Cluster:
                 f"removes it.\n{self._reasons(answer.stderr)}"
             )
 
+    def _configure(self) -> Path:
+        """Write what kwokctl shall run, with ports of this cluster's own."""
+        yaml = YAML(typ="safe", pure=True)
+        settings = yaml.load(SOURCES / "kwokctl.yaml")
+        settings["options"] |= ports.reserve(tools.cache_folder().parent / "cluster-ports.json", self.state)
+        # A kubelet asks who wants a log or a shell.
+        client = {"certificate": "admin.crt", "key": "admin.key"}
+        arguments = [
+            {"key": f"kubelet-client-{key}", "value": str(self.certificates / name)} for key, name in client.items()
+        ]
+        settings["componentsPatches"].append({"name": "kube-apiserver", "extraArgs": arguments})
+        file = self.state / "kwokctl.yaml"
+        yaml.dump(settings, file)
+        return file
+
     def _require_ports(self) -> None:
-        """The ports are chosen once, at creation; while the cluster was down somebody may have taken one.
+        """The ports are chosen once, at creation; while the cluster was down somebody may have taken some.
 
         kwokctl would wait for minutes before it gave up.
         """
         there = self.processes()
         documents = YAML(typ="safe", pure=True).load_all(self._workdir / "kwok.yaml")
         settings = next(one for one in documents if one["kind"] == "KwokctlConfiguration")
-        for component in settings["components"]:
-            for port in (entry["port"] for entry in component["ports"]):
-                if component["name"] not in there and not _is_free(port):
-                    raise ClusterError(
-                        f"port {port} of {component['name']} is used by another process since the simulated cluster "
-                        f"{self.name} was stopped; `python -m sim down --name {self.name}` removes it, and `up` "
-                        "makes a new one with free ports"
-                    )
+        stopped = [component for component in settings["components"] if component["name"] not in there]
+        owners = {entry["port"]: component["name"] for component in stopped for entry in component["ports"]}
+        if taken := ports.taken(owners):
+            lines = "".join(f"\n  port {port} of {owners[port]}" for port in taken)
+            raise ClusterError(
+                f"since the simulated cluster {self.name} was stopped, other processes have taken:{lines}\n"
+                f"`python -m sim down --name {self.name}` removes it, and `up` makes a new one with free ports"
+            )
 
     def _reasons(self, kwokctl_log: str) -> str:
         """The last lines of every component that is not there, else of kwokctl."""
@@ -307,28 +328,9 @@ class Cluster:
         return subprocess.run(command, env=environment, input=text, capture_output=True, text=True, check=False)
 
 
-def _is_free(port: int, patience: float = 2.0) -> bool:
-    """As a server would find it: what is left of closed connections does not count (SO_REUSEADDR).
-
-    A component that was killed this moment may hold its port a little longer.
-    """
-    deadline = time.monotonic() + patience
-    while True:
-        with socket.socket() as listener:
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError:
-                if time.monotonic() > deadline:
-                    return False
-            else:
-                return True
-        time.sleep(0.1)
-
-
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """kwokctl looks for free ports and takes them later: two clusters that start at once would collide."""
+    """Ports are looked for and taken later: two clusters that start at once would collide."""
     lock = tools.cache_folder().parent / "cluster.lock"
     lock.parent.mkdir(parents=True, exist_ok=True)
     with tools.only_one(lock):

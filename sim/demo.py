@@ -15,6 +15,8 @@ from sim import contexts
 from sim.cluster import Cluster, ClusterError
 
 ROOT = Path(__file__).parent.parent
+MONITORING_KINDS = "servicemonitors,prometheusrules,configmaps,networkpolicies,deployments"
+"""What monitoring consists of, whatever its mode, aside from what its Deployments need."""
 
 
 def deploy(cluster: Cluster, stack: str) -> None:
@@ -34,6 +36,32 @@ def deploy(cluster: Cluster, stack: str) -> None:
         raise
     Console().print(running(_services(stack, folder, environment), cluster, stack))
     print(f'look around: eval "$(.venv/bin/python -m sim env --name {cluster.name})" && kubectl get pods -A')
+    for line in watched_by(cluster, stack):
+        print(line)
+
+
+def watched_by(cluster: Cluster, stack: str) -> list[str]:
+    """Which objects watch ``stack``, and how to see them; nothing where nobody does."""
+    get = ("get", MONITORING_KINDS, f"--selector=pulumi-vllm/stack={stack},app.kubernetes.io/component=monitoring")
+    items = json.loads(cluster.kubectl(*get, "--all-namespaces", "--output=json"))["items"]
+    if not items:
+        return []
+    names = ", ".join(f"{item['kind']}/{item['metadata']['name']}" for item in items)
+    return [
+        f"monitoring: {names}",
+        f"what they say: kubectl {' '.join(get)} --namespace={items[0]['metadata']['namespace']} --output=yaml",
+    ]
+
+
+def ask(cluster: Cluster, stack: str) -> None:
+    """Let a deployed ``stack`` answer, and show how its server started beside what was planned.
+
+    Raises:
+        ClusterError: it does not answer; the reasons are on the terminal already.
+    """
+    environment = {**os.environ, **cluster.environment()}
+    _run(["vllm-infra", "smoke", "--stack", stack], ROOT, environment)
+    _run(["vllm-infra", "cold-start", "--stack", stack], ROOT, environment)
 
 
 def preview(cluster: Cluster, stack: str) -> None:

@@ -16,9 +16,9 @@ import shutil
 import stat
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 MODULES = Path(__file__).parent / "tools"
@@ -48,6 +48,12 @@ class Tool:
     """Files of the module (``module path:file``) that are copied beside our own ``main``."""
     companions: tuple[str, ...] = ()
     """Scripts of the module (``module path:file``) that are installed beside the executable."""
+    tags: tuple[str, ...] = ()
+    """Go's build tags."""
+    libraries: tuple[tuple[str, str], ...] = ()
+    """C libraries it is linked with: pkg-config's name and Debian's package. They need a C compiler."""
+    static: bool = False
+    """Built without C, so that it runs in an image that holds nothing else."""
 
 
 KUBERNETES = "v1.37.2"
@@ -111,9 +117,66 @@ TOOLS: tuple[Tool, ...] = (
             f"{PROVIDER_MODULE}:cmd/pulumi-resource-kubernetes/terraform-mapping.json",
         ),
     ),
-    Tool("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", (2, 42, 0), 10),
+    # 2.43.0 is the first that knows scrape_config_files (Prometheus' CHANGELOG, #12019).
+    Tool("promtool", "prometheus", "github.com/prometheus/prometheus/cmd/promtool", (2, 43, 0), 10),
+    Tool("prometheus", "prometheus", "github.com/prometheus/prometheus/cmd/prometheus", (2, 43, 0), 3),
+    # 0.26.0 is the first that reads a web hook's address from a file (Alertmanager's CHANGELOG, #3223).
+    Tool("amtool", "alertmanager", "github.com/prometheus/alertmanager/cmd/amtool", (0, 26, 0), 3),
 )
-_BY_NAME = {tool.name: tool for tool in TOOLS}
+
+CONTAINERD = "v2.4.2"
+
+
+def _containerd(name: str, minutes: float) -> Tool:
+    return _own(
+        Tool(
+            name,
+            "containerd",
+            f"github.com/containerd/containerd/v2/cmd/{name}",
+            (2, 4, 0),
+            minutes,
+            linker_variables=(("github.com/containerd/containerd/v2/version.Version", CONTAINERD),),
+            static=True,
+        )
+    )
+
+
+def _cni_plugin(name: str) -> Tool:
+    package = f"github.com/containernetworking/plugins/plugins/{name}"
+    return _own(Tool(name.rpartition("/")[2], "cni-plugins", package, (1, 10, 0), 0.5, static=True))
+
+
+def _own(tool: Tool) -> Tool:
+    """Never one from PATH: the parts of a node fit each other, and a distribution's are years older."""
+    return replace(tool, version_args=())
+
+
+# The real node (sim/real_node) needs them, and nobody else. The first two come from the module of the API
+# server with more of its requirements: a module of their own leaves the key of the API server alone.
+NODE_TOOLS: tuple[Tool, ...] = (
+    _own(replace(_kubernetes("kubelet", 3), module="kubernetes-node")),
+    _own(replace(_kubernetes("kube-proxy", 1), module="kubernetes-node")),
+    _containerd("containerd", 2),
+    _containerd("containerd-shim-runc-v2", 0.5),
+    _containerd("ctr", 0.5),
+    _own(
+        Tool(
+            "runc",
+            "runc",
+            "github.com/opencontainers/runc",
+            (1, 5, 0),
+            0.5,
+            tags=("seccomp",),
+            libraries=(("libseccomp", "libseccomp-dev"),),
+        )
+    ),
+    _cni_plugin("main/bridge"),
+    _cni_plugin("main/loopback"),
+    _cni_plugin("ipam/host-local"),
+    _own(Tool("pause", "pause", ".", (0, 0, 0), 0.2, static=True)),
+    _own(Tool("stand-in", "stand-in", ".", (0, 0, 0), 0.5, static=True)),
+)
+_BY_NAME = {tool.name: tool for tool in (*TOOLS, *NODE_TOOLS)}
 
 # An official Pulumi CLI brings its own language host and downloads its own provider.
 _PULUMI_PARTS = ("pulumi-language-python", "pulumi-resource-kubernetes")
@@ -134,13 +197,18 @@ def _linker_flags(tool: Tool) -> str:
     return " ".join(["-s", "-w", *(f"-X {name}={value}" for name, value in tool.linker_variables)])
 
 
+def _tag_flags(tool: Tool) -> list[str]:
+    return ["-tags", ",".join(tool.tags)] if tool.tags else []
+
+
 def cache_key(tool: Tool) -> str:
     """A digest of everything that decides what the binary of ``tool`` is."""
     digest = hashlib.sha256()
     for file in sorted((MODULES / tool.module).glob("*")):
         if file.suffix in {".mod", ".sum", ".go"}:
             digest.update(file.read_bytes())
-    for part in (tool.package, _linker_flags(tool), *tool.copies, *tool.companions):
+    static = ["CGO_ENABLED=0"] if tool.static else []
+    for part in (tool.package, _linker_flags(tool), *tool.copies, *tool.companions, *tool.tags, *static):
         digest.update(part.encode())
     for companion in tool.companions:
         digest.update((MODULES / companion.split(":")[0] / "go.sum").read_bytes())
@@ -191,15 +259,16 @@ def resolve(names: Iterable[str]) -> tuple[dict[str, Path], list[Tool]]:
 
 
 def ensure(names: Iterable[str] | None = None, report: bool = True) -> dict[str, Path]:
-    """Return the executables of ``names`` (default: all), building what is missing.
+    """Return the executables of ``names`` (default: all but the real node's), building what is missing.
 
     Raises:
-        ToolError: no usable Go, or a build failed; the message holds the end of its output.
+        ToolError: no usable Go, a C library is missing, or a build failed; the message holds the end of its output.
     """
     wanted = [tool.name for tool in TOOLS] if names is None else list(names)
     present, missing = resolve(wanted)
     if missing:
         require_go()
+        require_libraries(missing)
     for position, tool in enumerate(missing, start=1):
         if report:
             print(f"[{position}/{len(missing)}] {tool.name}: building, about {tool.minutes:g} min cold …", flush=True)
@@ -219,8 +288,9 @@ def build(tool: Tool) -> Path:
             return target
         source = _source_folder(tool)
         partial = target.with_name(f".{tool.name}.partial")
-        flags = ["-trimpath", "-buildvcs=false", "-ldflags", _linker_flags(tool)]
-        _go(["build", *flags, "-o", str(partial), tool.package], source, tool.name)
+        flags = ["-trimpath", "-buildvcs=false", "-ldflags", _linker_flags(tool), *_tag_flags(tool)]
+        environment = {"CGO_ENABLED": "0"} if tool.static else {}
+        _go(["build", *flags, "-o", str(partial), tool.package], source, tool.name, environment)
         for companion in tool.companions:
             module, path, file = companion.split(":")
             script = target.parent / Path(file).name
@@ -251,15 +321,39 @@ def _module_folder(path: str, module: Path) -> Path:
     return Path(json.loads(_go(["mod", "download", "-json", _pinned(path, module)], module, path))["Dir"])
 
 
+def node_versions() -> dict[str, str]:
+    """What the real node is made of, as pinned: none of it is ever taken from ``PATH``."""
+    runc = _pinned("github.com/opencontainers/runc", MODULES / "runc").partition("@")[2]
+    pins = {"Kubernetes": KUBERNETES, "containerd": CONTAINERD, "runc": runc}
+    return {name: pin.removeprefix("v") for name, pin in pins.items()}
+
+
+def version(name: str) -> str:
+    """What the tool ``name`` says its version is, whether it was found or built here.
+
+    Raises:
+        ToolError: it says none.
+    """
+    tool = by_name(name)
+    executable = ensure([name], report=False)[name]
+    answer = subprocess.run([executable, *tool.version_args], capture_output=True, text=True, timeout=30, check=False)
+    said = _VERSION.search(answer.stdout)
+    if said is None:
+        raise ToolError(f"{executable} does not say its version: {answer.stdout}{answer.stderr}")
+    return said[0].removeprefix("v")
+
+
 def _pinned(path: str, module: Path) -> str:
-    version = re.search(rf"^\s*(?:require )?{re.escape(path)} (\S+)", (module / "go.mod").read_text(), re.MULTILINE)
+    version = re.search(rf"^\s*(?:require )?{re.escape(path)} (v\S+)", (module / "go.mod").read_text(), re.MULTILINE)
     if version is None:
         raise ToolError(f"{module / 'go.mod'} does not pin {path}")
     return f"{path}@{version.group(1)}"
 
 
-def _go(arguments: list[str], folder: Path, what: str) -> str:
-    answer = subprocess.run(["go", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+def _go(arguments: list[str], folder: Path, what: str, variables: Mapping[str, str] | None = None) -> str:
+    environment = {**os.environ, **(variables or {})}
+    command = ["go", *arguments]
+    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if answer.returncode != 0:
         end = "\n".join(answer.stderr.strip().splitlines()[-15:])
         raise ToolError(f"building {what} failed; run the same command again to resume.\n{end}")
@@ -275,6 +369,22 @@ def require_go() -> None:
     version = re.search(r"go(\d+)\.(\d+)", answer.stdout)
     if version is None or tuple(int(part) for part in version.groups()) < MINIMUM_GO:
         raise ToolError(f"Go {wanted} or newer is needed to build the tools; found {answer.stdout.strip() or 'none'}")
+
+
+def require_libraries(wanted: Iterable[Tool]) -> None:
+    """Raise ToolError, with what to install, unless what ``wanted`` are linked with is there."""
+    libraries = {library for tool in wanted for library in tool.libraries}
+    if not libraries:
+        return
+    packages = [name for name in ("gcc", "pkg-config") if shutil.which(name) is None]
+    for library, package in sorted(libraries):
+        if "pkg-config" in packages or subprocess.run(["pkg-config", "--exists", library], check=False).returncode:
+            packages.append(package)
+    if packages:
+        raise ToolError(
+            f"{' and '.join(packages)} must be there to build a tool: on Debian and Ubuntu, "
+            f"apt-get install {' '.join(packages)}"
+        )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
-"""What all tests share: each has its own event loop."""
+"""What all tests share: each has its own event loop, and Ctrl-C ends the run."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -16,3 +17,11 @@ def own_event_loop() -> Iterator[None]:
     yield
     asyncio.set_event_loop(None)
     loop.close()
+
+
+@pytest.fixture(autouse=True)
+def own_interrupt() -> Iterator[None]:
+    """The program of a stack takes the signal for itself (infra/report.py); pytest must get it back."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -21,6 +21,16 @@ CLUSTER_STACKS = sorted(
 SHIPPED = sorted(STACK_FILES.keys() - CLUSTER_STACKS)
 """The shipped environments."""
 
+CPUS: Mapping[str, Any] = {
+    "nodes.lab.gpu": "cpu",
+    "nodes.lab.selector": {"kubernetes.io/hostname": "lab"},
+    "services.qwen.model": {"id": "Qwen/Qwen2.5-0.5B-Instruct"},
+    "services.qwen.image": {"repository": "vllm/vllm-openai-cpu", "tag": "v0.32.0"},
+    "services.qwen.engine": {"cpuKvCacheSpace": 2, "maxModelLen": 4096, "maxNumSeqs": 16},
+    "services.qwen.resources": {"memoryLimit": "8Gi"},
+}
+"""Changes that put the lab on the CPUs of its node."""
+
 
 def values(stack: str = "lab-3060", changes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """The sections of a shipped stack with ``changes``: dotted path → value; ``None`` removes the key."""
@@ -34,7 +44,7 @@ def values(stack: str = "lab-3060", changes: Mapping[str, Any] | None = None) ->
         if value is None:
             place.pop(last, None)
         else:
-            place[last] = value
+            place[last] = copy.deepcopy(value)
     return json.loads(json.dumps(result))
 
 

@@ -10,15 +10,18 @@ import typer
 from rich.console import Console
 
 from infra.answers import answers, cluster_answers
+from infra.cli.checking import check
+from infra.cli.dashboards import dashboard
 from infra.cli.load import snapshot
 from infra.cli.measuring import cold_start
 from infra.cli.pinning import models, pin
+from infra.cli.proving import smoke
 from infra.cli.pull_requests import preview_report
 from infra.cli.sizing import capacity, gpus
 from infra.cli.stack_option import AsJson, StackName, environment
 from infra.config import ConfigError, EksClusterStackConfig, StackConfig, read_any, stack_path
 from infra.config.stack_file import ROOT
-from infra.preflight import check_cluster, check_live, check_plan
+from infra.preflight import check_cluster, check_plan
 from infra.tables import checklist_table, cluster_table, findings_table, overview
 from planner.findings import Finding
 from planner.plan import plan_services
@@ -28,9 +31,12 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pret
 app.command()(preview_report)
 app.command()(pin)
 app.command()(cold_start)
+app.command()(dashboard)
 app.command()(gpus)
 app.command()(capacity)
 app.command()(snapshot)
+app.command()(smoke)
+app.command()(check)
 app.add_typer(models, name="models")
 out, err = Console(), Console(stderr=True)
 
@@ -86,13 +92,6 @@ def plan_cluster(spec: EksClusterSpec, as_json: bool) -> None:
     end(findings)
 
 
-def check_own_cluster(spec: EksClusterSpec) -> None:
-    """An EKS cluster of its own: there is no cluster to look at before AWS has made it."""
-    findings = list(check_cluster(spec))
-    out.print(findings_table(findings) if findings else f"{spec.name}: nothing stands in the way; AWS was not asked")
-    end(findings)
-
-
 @app.command()
 def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> None:
     """Say whether the model fits, which arguments are run, how long the start takes and what is wrong."""
@@ -107,22 +106,6 @@ def plan(file: File = None, stack: Stack = None, as_json: AsJson = False) -> Non
         out.print(overview(plans))
         out.print(findings_table(findings))
         out.print(checklist_table(plans, findings, config.monitoring))
-    return end(findings)
-
-
-@app.command()
-def check(stack: StackName) -> None:
-    """Look at the stack's cluster, change nothing, and say what would fail there."""
-    from infra.live import LiveError, look  # noqa: PLC0415 - the client takes a second to load
-
-    config, _ = loaded(stack, None)
-    if isinstance(config, EksClusterStackConfig):
-        return check_own_cluster(config.eks_cluster)
-    try:
-        findings = list(check_live(config, stack, look(config.cluster)))
-    except LiveError as error:
-        findings = [error.finding]
-    out.print(findings_table(findings) if findings else f"{config.cluster.context}: nothing stands in the way")
     return end(findings)
 
 

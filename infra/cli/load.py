@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from infra.cli.stack_option import AsJson
-from infra.config import ConfigError, StackConfig, read_any, stack_path
-from infra.config.stack import environment_of
+from infra.cli.stack_option import AsJson, environment
+from infra.config import StackConfig
 from infra.tables import findings_table
 from planner.metrics import metrics_of
 from planner.releases import Release, UnknownReleaseError, release_of
@@ -94,9 +93,8 @@ def snapshot(
     except SnapshotError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
-    except (LiveError, ConfigError) as error:
-        findings = error.findings if isinstance(error, ConfigError) else [error.finding]
-        err.print(findings_table(findings))
+    except LiveError as error:
+        err.print(findings_table([error.finding]))
         raise typer.Exit(1) from None
     _print(found, as_json)
     if code:
@@ -127,7 +125,7 @@ def _of_stack(stack: str, service: str | None) -> list[Target]:
     from infra.live import connect  # noqa: PLC0415 - the client takes a second to load
     from infra.snapshot import from_pods  # noqa: PLC0415
 
-    config = environment_of(read_any(stack_path(stack))[0])
+    config = environment(stack)
     if service is not None and service not in config.services:
         raise typer.BadParameter(f"services of {stack}: {', '.join(config.services)}")
     api, namespace = connect(config.cluster), config.cluster.namespace

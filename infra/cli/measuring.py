@@ -58,7 +58,7 @@ def cold_start(
     except (measure.EvidenceError, measure.MeasurementError) as error:
         raise typer.BadParameter(str(error)) from None
     if as_json:
-        typer.echo(json.dumps({"starts": [measure.as_data(report) for report in reports]}, indent=2))
+        typer.echo(json.dumps({"starts": [measure.as_data(report, evidence) for report in reports]}, indent=2))
     out = Console()
     for report in reports if not as_json else ():
         out.print(measure.block(report, evidence, card_mib))
@@ -96,4 +96,7 @@ def _evidence(config: StackConfig, service: str, replica: int, source: Path | No
     except LiveError as error:
         Console(stderr=True).print(findings_table([error.finding]))
         raise typer.Exit(1) from None
-    return measure.gather(lambda path: get(api, path), config.cluster.namespace, service, replica)
+    namespace = config.cluster.namespace
+    return measure.gather(
+        lambda path: get(api, path), namespace, service, replica, lambda pod: measure.listed(api, namespace, pod)
+    )

@@ -10,9 +10,10 @@ from rich.table import Table
 
 from infra.cli.stack_option import StackName, environment
 from infra.tables import findings_table
-from planner.capacity import plan_capacity, scale_seconds
+from planner.capacity import dollars_per_million_tokens, plan_capacity, scale_seconds
 from planner.gpus import catalogue
 from planner.plan import ServicePlan, plan_services
+from planner.spec import CPU
 
 out, err = Console(), Console(stderr=True)
 
@@ -26,6 +27,9 @@ Measured = Annotated[
         "Unset: workload.requestsPerSecond of the stack file.",
     ),
 ]
+Tokens = Annotated[
+    float | None, typer.Option("--output-tokens", min=1, help="Mean length of an answer, for the cost of its tokens.")
+]
 Service = Annotated[str | None, typer.Option(help="One service; else all.")]
 
 
@@ -38,10 +42,13 @@ def gpus() -> None:
         capability = ".".join(map(str, gpu.compute_capability))
         figures = (f"{gpu.total_mib:,}", f"{gpu.usable_mib:,}", str(gpu.multiprocessors), capability)
         table.add_row(name, *figures, f"{gpu.memory_bandwidth:,.0f}", "estimate" if gpu.estimated else "")
+    table.add_row(CPU, *4 * ("",), "", "no card: vLLM computes on the CPUs of the nodes")
     out.print(table)
 
 
-def capacity(stack: StackName, peak: Peak, *, measured: Measured = None, service: Service = None) -> None:
+def capacity(
+    stack: StackName, peak: Peak, *, measured: Measured = None, tokens: Tokens = None, service: Service = None
+) -> None:
     """How many replicas carry a load, how long another one takes to answer, and what they cost."""
     config = environment(stack)
     plans, findings = plan_services(config.nodes, config.watched_services)
@@ -50,10 +57,10 @@ def capacity(stack: StackName, peak: Peak, *, measured: Measured = None, service
         err.print(findings_table(findings) if findings else f"there is no service {service!r}; services: {known}")
         raise typer.Exit(1)
     for plan in [plans[service]] if service else plans.values():
-        out.print(capacity_table(plan, peak, measured))
+        out.print(capacity_table(plan, peak, measured, tokens))
 
 
-def capacity_table(plan: ServicePlan, peak: float, measured: float | None) -> Table:
+def capacity_table(plan: ServicePlan, peak: float, measured: float | None, tokens: float | None) -> Table:
     """The answer for one service.
 
     Raises:
@@ -75,4 +82,7 @@ def capacity_table(plan: ServicePlan, peak: float, measured: float | None) -> Ta
     table.add_row("one more answers after", f"{warm:.0f} s with its caches in place, {cold:.0f} s with none")
     if answer.dollars_per_hour is not None and answer.dollars_per_month is not None:
         table.add_row("cost", f"${answer.dollars_per_hour:,.2f} per hour, ${answer.dollars_per_month:,.0f} per month")
+        if tokens is not None:
+            cost = dollars_per_million_tokens(answer.dollars_per_hour, peak * tokens)
+            table.add_row("", f"${cost:,.2f} per million generated tokens at that load, more at less")
     return table

@@ -164,8 +164,10 @@ def _budget(plan: ServicePlan, start: Start) -> Iterator[Finding]:
 def _caches(plan: ServicePlan, start: Start) -> Iterator[Finding]:
     path = f"vllm:services.{plan.name}"
     if start.cache == "broken":
+        reason = start.log.text("cacheBroken", "reason") or "no reason is given"
+        message = f"the compile cache could not be loaded ({reason}): compiled again"
         remedy = "the next start should hit; if it does not, empty the folder of the compile cache"
-        yield _say("warn", f"{path}.cache", "the compile cache could not be loaded: compiled again", remedy, "CACHE")
+        yield _say("warn", f"{path}.cache", message, remedy, "CACHE")
     elif start.cache in ("miss", "partly"):
         message = f"the compile cache was {'missed' if start.cache == 'miss' else 'only partly hit'}"
         remedy = "right for the first start after a change; a restart without one must hit"
@@ -209,7 +211,7 @@ def _arguments(plan: ServicePlan, start: Start) -> Iterator[Finding]:
 
 
 def _card(plan: ServicePlan, card_mib: int | None) -> Iterator[Finding]:
-    planned = plan.memory.nvidia_smi_mib
+    planned = plan.memory.used_mib
     if card_mib is not None and abs(card_mib - planned) > CARD_TOLERANCE_MIB:
         message = f"nvidia-smi shows {card_mib:,} MiB, planned {planned:,.0f}"
         remedy = "look for other processes on the card; else the plan is wrong for this case"

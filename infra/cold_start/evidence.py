@@ -37,7 +37,8 @@ class Evidence:
 
     ``pod`` is None when there is none; ``events`` are those of the pod, of the pods before it, of the pre-pull and of
     the seed Job. ``previous_log`` is of the container before the last restart, ``seed_log`` of the download,
-    ``metrics`` the server's /metrics page. A text is None when it was not read; ``unread`` says why.
+    ``metrics`` the server's /metrics page, ``compile_cache`` the list of compile caches (`cache_keys.COMMAND`). A text
+    is None when it was not read; ``unread`` says why.
     """
 
     service: str
@@ -49,6 +50,7 @@ class Evidence:
     previous_log: str | None = None
     seed_log: str | None = None
     metrics: str | None = None
+    compile_cache: str | None = None
     unread: tuple[str, ...] = field(default=())
 
 
@@ -57,12 +59,18 @@ TEXTS: Mapping[str, str] = {
     "previous_log": "previous-log.txt",
     "seed_log": "seed-log.txt",
     "metrics": "metrics.txt",
+    "compile_cache": "compile-cache.txt",
 }
 """Names of the text files in a folder of saved evidence. `kubectl logs --timestamps` writes such logs as well."""
 
 
-def gather(ask: Ask, namespace: str, service: str, replica: int) -> Evidence:
-    """Read the pod of the newest ReplicaSet of a replica with its events, logs and metrics. Never raises."""
+def gather(
+    ask: Ask, namespace: str, service: str, replica: int, list_caches: Callable[[str], str] | None = None
+) -> Evidence:
+    """Read the pod of the newest ReplicaSet of a replica with its events, logs and metrics. Never raises.
+
+    ``list_caches`` answers what the compile caches are that the server's container in a pod sees.
+    """
     unread: list[str] = []
     core, apps = f"/api/v1/namespaces/{namespace}", f"/apis/apps/v1/namespaces/{namespace}"
     select = {"labelSelector": f"{naming.INSTANCE_LABEL}={service}"}
@@ -77,6 +85,15 @@ def gather(ask: Ask, namespace: str, service: str, replica: int) -> Evidence:
             return masked(ask(path))
         except Unread as error:
             unread.append(f"{what}: {error}")
+            return None
+
+    def caches(item: Manifest) -> str | None:
+        if list_caches is None:
+            return None
+        try:
+            return list_caches(name_of(item))
+        except Unread as error:
+            unread.append(f"compile caches: {error}")
             return None
 
     def log(item: Manifest | None, container: str, previous: bool, what: str) -> str | None:
@@ -95,6 +112,7 @@ def gather(ask: Ask, namespace: str, service: str, replica: int) -> Evidence:
         previous_log=log(pod, CONTAINER, True, "log before the restart") if pod and restarts_of(pod) else None,
         seed_log=log(seed, _first_container(seed), False, "log of the seed Job"),
         metrics=read(_metrics_path(core, pod), "metrics") if pod and is_ready(pod) else None,
+        compile_cache=caches(pod) if pod and is_ready(pod) else None,
         unread=tuple(unread),
     )
 

@@ -35,6 +35,7 @@ class Pattern:
     name: str
     search: re.Pattern[str]
     always: bool
+    not_on: frozenset[str]
     since: Version
 
 
@@ -99,11 +100,15 @@ class StartLog:
         return max((match.when for match in self.all(name) if match.when), default=None)
 
     def absent(self, release: Version) -> tuple[str, ...]:
-        """Lines that every start of a release prints and that are not there."""
+        """Lines that every start of a release on this device prints and that are not there."""
+        device = self.text("device")
         return tuple(
             pattern.name
             for pattern in patterns()
-            if pattern.always and pattern.since <= release and not self.has(pattern.name)
+            if pattern.always
+            and pattern.since <= release
+            and device not in pattern.not_on
+            and not self.has(pattern.name)
         )
 
 
@@ -118,7 +123,13 @@ def _document() -> Mapping[str, Any]:
 def patterns() -> tuple[Pattern, ...]:
     """Every known line. All are tried whatever the release: none means something else in another one."""
     return tuple(
-        Pattern(line["name"], re.compile(line["pattern"]), line["always"], version_number(line["since"]))
+        Pattern(
+            line["name"],
+            re.compile(line["pattern"]),
+            line["always"],
+            frozenset(line.get("notOn", ())),
+            version_number(line["since"]),
+        )
         for line in _document()["lines"]
     )
 

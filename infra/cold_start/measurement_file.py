@@ -15,7 +15,7 @@ from planner.plan import ServicePlan
 
 _SEED = "seed: "
 _FEW_BYTES = 100_000_000
-"""A download below this is mostly requests and says nothing about the line."""
+"""A download below this is mostly requests, a read mostly opening files: neither says anything about the line."""
 
 
 class MeasurementError(Exception):
@@ -41,7 +41,7 @@ def rates(plan: ServicePlan, evidence: Evidence, report: Report) -> dict[str, Ra
     if downloaded:
         found["hubMbPerSecond"] = downloaded
     read, begun = report.start.seconds("read"), report.start.seconds("import")
-    if read and report.read_from == "volume":
+    if read and report.read_from == "volume" and plan.model.weight_bytes >= _FEW_BYTES:
         size = plan.model.weight_bytes
         found["diskMbPerSecond"] = Rate(size / 1e6 / read, f"{size:,} B in {read:g} s, {report.start.pod}")
     if begun:

@@ -307,25 +307,40 @@ def _download(log: StartLog) -> Measured:
 
 
 def _engine(log: StartLog) -> Iterator[Measured]:
-    total, compiling, graphs = log.seconds("initEngine"), _compile(log), log.seconds("graphs", last=True)
-    eager = log.has("eager")
-    if eager:
-        compiling, graphs = compiling or 0.0, graphs or 0.0
-    parts = (total, compiling, graphs)
-    rest = total - compiling - graphs if total is not None and compiling is not None and graphs is not None else None
+    total, compiling, graphs = log.seconds("initEngine"), _compiling(log), _graphs(log)
+    rest = None
+    if total is not None and compiling.seconds is not None and graphs.seconds is not None:
+        rest = total - compiling.seconds - graphs.seconds
     run = log.seconds("profile")
     of = f", the profile run {run:.1f} s of it" if run is not None else ""
     unknown = "unknown: " + ("init engine" if total is None else "one of its parts") + " is not in the log"
-    off = "off: eager"
-    yield Measured(
-        "compile", compiling, off if eager else "log" if parts[1] is not None else _not_in(log, "the compile")
-    )
+    yield compiling
     yield Measured(
         "profile", _not_negative(rest), f"init engine less its other parts{of}" if rest is not None else unknown
     )
-    yield Measured(
-        "graphs", graphs, off if eager else "log" if parts[2] is not None else _not_in(log, "the end of the capture")
-    )
+    yield graphs
+
+
+def _compiling(log: StartLog) -> Measured:
+    seconds = _compile(log)
+    if log.has("eager"):
+        return Measured("compile", seconds or 0.0, "off: eager")
+    if seconds is None and (seconds := _warm_up(log)) is not None:
+        return Measured("compile", seconds, "log: from the beginning of the warm-up until the graph is there")
+    return Measured("compile", seconds, "log" if seconds is not None else _not_in(log, "the compile"))
+
+
+def _warm_up(log: StartLog) -> float | None:
+    """On processors no line has the seconds of the compile, but its beginning and its result have a stamp each."""
+    ends = (log.last_stamp(name) for name in ("cacheSaved", "cacheHit", "warmUpEnds"))
+    return _not_negative(_between(log.first_stamp("warmUpStarts"), next((end for end in ends if end), None)))
+
+
+def _graphs(log: StartLog) -> Measured:
+    seconds = log.seconds("graphs", last=True)
+    if log.has("eager", "graphsOff"):
+        return Measured("graphs", seconds or 0.0, "off: eager" if log.has("eager") else "off: no CUDA graphs")
+    return Measured("graphs", seconds, "log" if seconds is not None else _not_in(log, "the end of the capture"))
 
 
 def _compile(log: StartLog) -> float | None:
@@ -345,7 +360,7 @@ def _cache(log: StartLog) -> CacheUse:
         return "off"
     if log.has("cacheBroken"):
         return "broken"
-    hit, missed = log.has("cacheHit"), log.has("compiled", "cacheWritten")
+    hit, missed = log.has("cacheHit"), log.has("compiled", "cacheWritten", "cacheSaved")
     if hit and missed:
         return "partly"
     return "hit" if hit else "miss" if missed else "unknown"

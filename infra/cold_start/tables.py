@@ -11,10 +11,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from infra.cold_start.cache_keys import CacheKey, keys_of
 from infra.cold_start.comparison import Report
 from infra.cold_start.evidence import Evidence, is_ready
+from infra.cold_start.start import Start
 
 _BAR_WIDTH = 24
+_KEY_DIGITS = 10
 _IMAGE = {True: "already on the node", False: "pulled", None: "unknown: no event"}
 _WEIGHTS = {True: "downloaded", False: "on the volume", None: "unknown"}
 
@@ -66,6 +69,7 @@ def _facts(report: Report, evidence: Evidence, card_mib: int | None) -> Table:
         "image": _IMAGE[start.image_local],
         "weights": f"{_WEIGHTS[start.downloaded]}, read from: {report.read_from}",
         "compile cache": start.cache + (f" ({start.cache_folder})" if start.cache_folder else ""),
+        "compile caches": _keys(evidence, start),
         "KV cache": f"{tokens} tokens, planned {report.kv_tokens_planned:,}",
         "card": card,
         "/health": {True: "answers (Ready)", False: "does not answer now", None: "unknown: no pod"}[answered],
@@ -76,11 +80,20 @@ def _facts(report: Report, evidence: Evidence, card_mib: int | None) -> Table:
     return table
 
 
+def _keys(evidence: Evidence, start: Start) -> str:
+    """The keys that lie on the claim, the largest first; those of this start are marked."""
+    keys = keys_of(evidence.compile_cache or "", start.log)
+    if not keys:
+        return "none" if evidence.compile_cache is not None else "unknown: not listed"
+    each = [f"{key.name[:_KEY_DIGITS]} {key.kibibytes / 1024:.1f} MiB{' (this start)' * key.used}" for key in keys]
+    return f"{len(keys)}: {', '.join(each)}"
+
+
 def _seconds(value: float | None, absent: str) -> Text:
     return Text(absent, style="dim") if value is None else Text(f"{value:.1f} s")
 
 
-def as_data(report: Report) -> dict[str, Any]:
+def as_data(report: Report, evidence: Evidence) -> dict[str, Any]:
     """One start for a program; seconds, None where unknown."""
     start = report.start
     return {
@@ -105,7 +118,14 @@ def as_data(report: Report) -> dict[str, Any]:
         "weightsReadFrom": report.read_from,
         "compileCache": start.cache,
         "compileCacheFolder": start.cache_folder,
+        "compileCaches": [_as_data(key) for key in keys_of(evidence.compile_cache, start.log)]
+        if evidence.compile_cache is not None
+        else None,
         "kvTokens": start.kv_tokens,
         "kvTokensPlanned": report.kv_tokens_planned,
         "findings": [asdict(finding) for finding in report.findings],
     }
+
+
+def _as_data(key: CacheKey) -> dict[str, Any]:
+    return {"key": key.name, "bytes": key.kibibytes * 1024, "used": key.used}

@@ -31,11 +31,6 @@ class StackSecrets:
         values = {"apiKey": self.api_key, "hfToken": self.hf_token}
         return frozenset(key for key, value in values.items() if value is not None) | self.alerts.keys()
 
-    @property
-    def alert_receiver(self) -> pulumi.Output[str] | None:
-        """The credential of the one receiver of alerts."""
-        return next(iter(self.alerts.values()), None)
-
 
 def load() -> tuple[StackConfig | EksClusterStackConfig, StackSecrets]:
     """The configuration and the secrets of the stack that runs.

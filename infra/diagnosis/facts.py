@@ -31,10 +31,14 @@ class Container:
 
     @property
     def failure(self) -> Termination | None:
-        """The newest end that was none in peace; ``None`` once the container has what it is for."""
+        """The newest end that was none in peace; ``None`` once the container has what it is for.
+
+        A server obeys SIGTERM with exit code 0 (seen: one that a probe killed): that it had to be started again counts.
+        """
         if self.ready:
             return None
-        return next((end for end in (self.ended, self.last) if end and end.exit_code != 0), None)
+        again = None if self.init else self.last
+        return next((end for end in (self.ended, self.last) if end and (end.exit_code != 0 or end is again)), None)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from infra.config import StackConfig
 from infra.preflight import (
     aws,
     capability,
+    cpu,
     dra,
     engine,
     gpus,
@@ -37,6 +38,7 @@ __all__ = ["LIVE_RULES", "SERVICE_RULES", "STACK_RULES", "check_cluster", "check
 STACK_RULES = (
     *gpus.STACK_RULES,
     *capability.STACK_RULES,
+    *cpu.STACK_RULES,
     *dra.STACK_RULES,
     *replicas.STACK_RULES,
     *network.STACK_RULES,
@@ -47,6 +49,7 @@ STACK_RULES = (
 SERVICE_RULES = (
     *gpus.RULES,
     *capability.RULES,
+    *cpu.RULES,
     *parallelism.RULES,
     *replicas.RULES,
     *memory.RULES,

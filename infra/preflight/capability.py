@@ -11,6 +11,7 @@ from components import naming
 from infra.preflight.rule import LiveSubject, Said, ServiceSubject, StackSubject, rule
 from planner import capability
 from planner.capability import capabilities, capability_number, capability_text
+from planner.gpus import Cpu, Gpu
 from planner.plan import ServicePlan
 from planner.releases import Release, UnknownReleaseError, release_of, version_number
 from planner.spec import ImageSpec, PoolSpec, ServiceSpec
@@ -29,21 +30,28 @@ def data_type_runs_on_the_card(subject: ServiceSubject) -> Iterator[Said]:
     asked = capability.asked_dtype(plan.model, plan.service)
     resolved = capability.resolved_dtype(plan.gpu, plan.model, plan.service)
     least = capabilities()["bfloat16"]["least"]
+    if isinstance(plan.gpu, Cpu):
+        if resolved == "float16" and not _halves(plan):
+            yield Said("error", "engine.dtype", _overflows(plan), "engine.dtype: bfloat16")
+        return
     card = f"{plan.gpu.name} has compute capability {capability_text(capability_number(plan.gpu))}"
     float32 = "engine.dtype: float32 at twice the memory, or a card of capability 8.0 or above with bfloat16"
     if resolved == "bfloat16" and capability_number(plan.gpu) < least:
         remedy = "engine.dtype: half (its range is smaller: compare answers)" if _halves(plan) else float32
         yield Said("error", "engine.dtype", f"bfloat16 needs {capability_text(least)}, and {card}", remedy)
     elif resolved == "float16" and not _halves(plan):
-        message = f"vLLM refuses float16 for {plan.model.architecture}, whose activations overflow in it"
         newer = capability_number(plan.gpu) >= least
-        yield Said("error", "engine.dtype", message, "engine.dtype: bfloat16" if newer else float32)
+        yield Said("error", "engine.dtype", _overflows(plan), "engine.dtype: bfloat16" if newer else float32)
     elif asked == "bfloat16" and resolved == "float32":
         message = f"the checkpoint is bfloat16, {card}, and float16 is refused for {plan.model.architecture}: "
         yield Said("warn", "engine.dtype", f"{message}it runs in float32, twice what is planned", float32)
     elif asked == "bfloat16" and resolved == "float16":
         message = f"the checkpoint is bfloat16, and {card}: vLLM computes in float16, whose range is smaller"
         yield Said("warn", "engine.dtype", message, "compare answers; engine.dtype: half says that it is meant")
+
+
+def _overflows(plan: ServicePlan) -> str:
+    return f"vLLM refuses float16 for {plan.model.architecture}, whose activations overflow in it"
 
 
 def _halves(plan: ServicePlan) -> bool:
@@ -55,7 +63,7 @@ def quantization_runs_on_the_card(subject: ServiceSubject) -> Iterator[Said]:
     """Each quantisation method has a least compute capability, and it differs between releases."""
     plan = subject.plan
     method = capability.quantization_method(plan.model, plan.service)
-    if method is None:
+    if method is None or isinstance(plan.gpu, Cpu):
         return
     path = "engine.quantization" if plan.service.engine.quantization else "model.id"
     least = capability.least_for(method, plan.model.quantization_bits, plan.release)
@@ -64,12 +72,12 @@ def quantization_runs_on_the_card(subject: ServiceSubject) -> Iterator[Said]:
         remedy = f"did you mean {near}?" if near else "keep it only if a plugin brings it"
         yield Said("warn", path, f"what {method!r} needs of a card is not known", remedy)
         return
-    yield from _least(plan, path, method, least)
+    yield from _least(plan, plan.gpu, path, method, least)
 
 
-def _least(plan: ServicePlan, path: str, method: str, least: capability.Least) -> Iterator[Said]:
-    card, release = capability_number(plan.gpu), plan.release.version
-    has = f"{plan.gpu.name} has {capability_text(card)}"
+def _least(plan: ServicePlan, gpu: Gpu, path: str, method: str, least: capability.Least) -> Iterator[Said]:
+    card, release = capability_number(gpu), plan.release.version
+    has = f"{gpu.name} has {capability_text(card)}"
     if least.certain is None:
         # Another image may carry the plug-in that a method moved to.
         official = plan.service.image.repository == capabilities()["armImage"]["repository"]
@@ -102,7 +110,7 @@ def quantization_is_the_checkpoints(subject: ServiceSubject) -> Iterator[Said]:
     only = capabilities()["float16Only"]
     before = version_number(only["until"]) > plan.release.number
     dtype = capability.resolved_dtype(plan.gpu, plan.model, plan.service)
-    if named in only["methods"] and before and dtype == "bfloat16":
+    if named in only["methods"] and before and dtype == "bfloat16" and plan.pool.kind == "gpu":
         message = f"{named} of vLLM {plan.release.version} computes in float16 only, not in bfloat16"
         yield Said("error", "engine.dtype", message, "engine.dtype: half, or leave engine.quantization out")
     deprecated = capabilities()["deprecatedQuantization"]
@@ -118,6 +126,8 @@ def quantization_is_the_checkpoints(subject: ServiceSubject) -> Iterator[Said]:
 def driver_runs_the_images_cuda(subject: ServiceSubject) -> Iterator[Said]:
     """The plain tag of a new release can bring a CUDA family that the nodes' driver is too old for."""
     plan = subject.plan
+    if plan.pool.kind == "cpu":
+        return
     needed, branch = capability.least_driver(plan.release), capability.driver_branch(plan.pool)
     image = f"{plan.service.image.tag} is CUDA {plan.release.cuda}"
     if needed is None:
@@ -137,7 +147,7 @@ def driver_is_declared(subject: StackSubject) -> Iterator[Said]:
     for name, pool in subject.config.nodes.items():
         users = [plan for plan in subject.plans.values() if plan.service.pool == name]
         needed = max((capability.least_driver(plan.release) or 0 for plan in users), default=0)
-        if pool.driver is None and needed:
+        if pool.driver is None and needed and pool.kind == "gpu":
             tags = ", ".join(dict.fromkeys(plan.service.image.tag for plan in users))
             message = f"is not declared, and {tags} needs a driver from {needed} on"
             yield Said("warn", f"nodes.{name}.driver", message, 'as nvidia-smi prints it, quoted: "580.82"')
@@ -147,7 +157,7 @@ def driver_is_declared(subject: StackSubject) -> Iterator[Said]:
 def image_has_code_for_the_card(subject: ServiceSubject) -> Iterator[Said]:
     """The official image is compiled for a list of cards; without code for a card nothing runs on it."""
     plan = subject.plan
-    if plan.service.image.repository != capabilities()["armImage"]["repository"]:
+    if plan.service.image.repository != capabilities()["armImage"]["repository"] or isinstance(plan.gpu, Cpu):
         return
     certain, perhaps = capability.image_cards(plan.release)
     card = capability_number(plan.gpu)
@@ -182,6 +192,8 @@ def live_driver_runs_the_images_cuda(subject: LiveSubject) -> Iterator[Said]:
     """What GPU Feature Discovery labels a node with is the driver that is really there."""
     for key, service, release in _released(subject):
         pool, needed = subject.config.nodes[service.pool], capability.least_driver(release)
+        if pool.kind == "cpu":
+            continue
         for node in _nodes(subject, pool):
             labels = node["metadata"].get("labels") or {}
             there = next((labels[label] for label in DRIVER_LABELS if label in labels), "")
@@ -211,7 +223,9 @@ def nodes_are_of_the_declared_architecture(subject: LiveSubject) -> Iterator[Sai
 @rule("LIVE-CUDA", "https://github.com/vllm-project/vllm/issues/42738")
 def cuda_family_stays(subject: LiveSubject) -> Iterator[Said]:
     """A new tag can bring another CUDA family, which the driver must know."""
-    for key, _, release in _released(subject):
+    for key, service, release in _released(subject):
+        if subject.config.nodes[service.pool].kind == "cpu":
+            continue
         running = subject.live.get("Deployment", naming.server_name(key, 0))
         ours = running is not None and naming.is_of_stack(running["metadata"].get("labels"), subject.stack)
         before = _release_of_image(_image(running)) if running is not None and ours else None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from infra.preflight.rule import Said, ServiceSubject, rule
-from planner.memory import plan_memory, settings_of
+from planner.memory import settings_of
+from planner.plan import memory_of
 from planner.spec import ServiceSpec
 from planner.startup import cold_start, warm_restart
 
@@ -84,13 +85,14 @@ def eager_is_a_trade(subject: ServiceSubject) -> Iterator[Said]:
     compiled = _compiled(plan.service)
     first = cold_start(plan.gpu, plan.model, plan.release, compiled, plan.pool).seconds - plan.cold.seconds
     again = warm_restart(plan.gpu, plan.model, plan.release, compiled, plan.pool).seconds - plan.warm.seconds
-    memory = plan_memory(plan.gpu, plan.model, plan.release, compiled)
+    memory = memory_of(plan.gpu, plan.model, plan.release, compiled)
     tokens = plan.memory.kv_tokens_cached - memory.kv_tokens_cached
+    graphs = f" and {memory.graphs_mib:,.0f} MiB of graphs (KV cache: {tokens:+,} tokens)" if memory.graphs_mib else ""
     yield Said(
         "info",
         "engine.enforceEager",
-        f"saves about {first:.0f} s of a first start, {again:.0f} s of a restart and {memory.graphs_mib:,.0f} MiB of "
-        f"graphs (KV cache: {tokens:+,} tokens); costs steady throughput, which nobody measured here",
+        f"saves about {first:.0f} s of a first start, {again:.0f} s of a restart{graphs}; costs steady throughput, "
+        "which nobody measured here",
         "measure both before you keep it in production",
     )
 

@@ -16,11 +16,12 @@ def cards_suffice(subject: StackSubject) -> Iterator[Said]:
         wanted = sum(service.gpus * service.replicas for service in users.values())
         declared = pool.gpus_per_node * pool.nodes
         if wanted > declared:
+            what, more = ("GPU(s)", "GPUs") if pool.kind == "gpu" else ("worker(s) on CPUs", "gpusPerNode")
             yield Said(
                 "error",
                 f"nodes.{name}",
-                f"declares {declared} GPU(s), and {', '.join(users)} want {wanted}",
-                "add nodes or GPUs to the pool, or take replicas away",
+                f"declares {declared} {what}, and {', '.join(users)} want {wanted}",
+                f"add nodes or {more} to the pool, or take replicas away",
             )
 
 
@@ -107,13 +108,14 @@ def cards_are_given_by_kubernetes(subject: ServiceSubject) -> Iterator[Said]:
 
 @rule("CPU-1", "https://docs.vllm.ai/en/latest/configuration/optimization/")
 def engine_has_cpus(subject: ServiceSubject) -> Iterator[Said]:
-    """The API server, the engine's loop and one worker for each GPU each keep a CPU busy."""
+    """The API server, the engine's loop and each worker keep a CPU busy."""
     wanted, needed = subject.plan.cpu, 2 + subject.plan.service.gpus
+    what = "GPU(s)" if subject.plan.pool.kind == "gpu" else "worker(s)"
     if quantity(wanted) < needed:
         yield Said(
             "warn",
             "resources.cpu",
-            f"{wanted}, and vLLM keeps {needed} CPUs busy with {subject.plan.service.gpus} GPU(s)",
+            f"{wanted}, and vLLM keeps {needed} CPUs busy with {subject.plan.service.gpus} {what}",
             f"{needed} or more",
         )
 

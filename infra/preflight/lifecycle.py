@@ -16,14 +16,14 @@ DRAIN_FLAG = "--shutdown-timeout"
 
 @rule("LIFE-2", "https://github.com/vllm-project/vllm/blob/main/vllm/envs.py")
 def engine_is_up_before_it_is_given_up(subject: ServiceSubject) -> Iterator[Said]:
-    """The API server waits for the engine for ten minutes and then ends itself, whatever the probe allows."""
+    """The API server waits for the engine for so long and then ends itself, whatever the probe allows."""
     plan = subject.plan
     limit = capabilities()["engineReadySeconds"]
     variable = limit["variable"]
     if variable not in plan.release.environment:
         return
-    set_here = plan.service.env.get(variable, "")
-    seconds = int(set_here) if set_here.isdigit() else limit["value"]
+    planned = plan.environment.get(variable, "")
+    seconds = int(planned) if planned.isdigit() else limit["value"]
     expected, worst = _expected_seconds(plan), plan.clocks.worst_start_seconds
     if seconds >= worst:
         return
@@ -32,7 +32,7 @@ def engine_is_up_before_it_is_given_up(subject: ServiceSubject) -> Iterator[Said
         "error" if seconds < expected else "warn",
         f"env.{variable}",
         f"vLLM ends itself after {seconds} s without an engine, whose start takes {expected:.0f} to {worst:.0f} s",
-        f'"{longer}", as long as the startup probe waits',
+        f'leave it out, which makes it long enough, or "{longer}", as long as the startup probe waits',
     )
 
 

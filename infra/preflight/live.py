@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from components import naming
+from components.monitoring_names import ALERTMANAGER, PROMETHEUS, SILENCES_SIZE
 from components.monitoring_names import objects as monitoring_objects
 from components.placement import runtime_class
 from infra.config import StackConfig
 from infra.preflight import dra
 from infra.preflight.rule import LiveSubject, Said, rule
 from planner.spec import ExistingClaimCache, HostPathCache, OwnStorageClassCache, PoolSpec, ServiceSpec, quantity
-from planner.spec.monitoring import NoMonitoring
+from planner.spec.monitoring import NoMonitoring, StandaloneMonitoring
 
 ADOPTABLE = ("Namespace", "PersistentVolume", "PersistentVolumeClaim", "Service")
 CLAIMS = "https://kubernetes.io/docs/concepts/storage/persistent-volumes/"
@@ -80,6 +81,31 @@ def nothing_foreign_is_taken(subject: LiveSubject) -> Iterator[Said]:
         yield Said("error", path, f"{kind} {name!r} exists already and {whose}", f"{way}choose another name")
 
 
+@rule("LIVE-SERVICE", "https://kubernetes.io/docs/concepts/services-networking/service/#multi-port-services")
+def adopted_service_can_keep_its_ports(subject: LiveSubject) -> Iterator[Said]:
+    """A Service that is taken over keeps the ports that it has beside ours, which a server-side apply merges
+    by number and protocol. The API server refuses several ports unless each has a name of its own."""
+    config = subject.config
+    for key, service in config.services.items():
+        name = naming.service_name(key, service)
+        existing = subject.live.get("Service", name)
+        if existing is None or f"Service/{name}" not in config.cluster.adopt:
+            continue
+        if naming.is_of_stack(existing["metadata"].get("labels"), subject.stack):
+            continue  # what of it is the stack's own is replaced, not kept
+        ours = (service.exposure.port, "TCP")
+        for position, port in enumerate(existing["spec"].get("ports") or ()):
+            kept = (port["port"], port.get("protocol", "TCP")) != ours
+            if kept and port.get("name") in {None, naming.HTTP_PORT}:
+                called = f"also named {naming.HTTP_PORT!r}" if "name" in port else "without a name"
+                message = f"Service {name!r} would keep its port {port['port']}, {called}, beside {ours[0]}"
+                where = f"--namespace {config.cluster.namespace}"
+                patch = f"""'[{{"op":"add","path":"/spec/ports/{position}/name","value":"other"}}]'"""
+                command = f"kubectl {where} patch service {name} --type json -p {patch}"
+                remedy = f"another serviceName, or give that port a name of its own: {command}"
+                yield Said("error", f"services.{key}.exposure.serviceName", message, remedy)
+
+
 @rule("LIVE-NAMESPACE", "https://kubernetes.io/docs/concepts/overview/working-with-objects/namespaces/")
 def namespace_is_not_going(subject: LiveSubject) -> Iterator[Said]:
     """Nothing can be created in a namespace that is being deleted."""
@@ -140,6 +166,45 @@ def claim_is_compatible(subject: LiveSubject) -> Iterator[Said]:
                     yield Said("error", f"services.{key}.cache.claimName", message, remedy)
             elif claim is not None:
                 yield from _claim_faults(subject, key, service, claim)
+
+
+@rule("LIVE-SAMPLES", CLAIMS)
+def samples_stay_in_their_claims(subject: LiveSubject) -> Iterator[Said]:
+    """The claims of standalone monitoring outlive a change, as those of the weights do."""
+    spec = subject.config.monitoring
+    if not isinstance(spec, StandaloneMonitoring):
+        return
+    for name, size in ((PROMETHEUS, spec.size), (ALERTMANAGER, SILENCES_SIZE)):
+        claim = subject.live.get("PersistentVolumeClaim", name)
+        if claim is None:
+            continue
+        held = claim["spec"].get("storageClassName") or ""
+        if spec.storage_class in {None, held}:
+            yield from _size_faults(subject, "monitoring", size, claim)
+        else:
+            wanted_class = f"{held!r}, the stack wants {spec.storage_class!r}"
+            message = f"claim {name!r} is of class {wanted_class}: a claim keeps its class"
+            yield Said("error", "monitoring.storageClass", message, f"{held}; or delete the claim, and what it holds")
+
+
+@rule("LIVE-SAMPLES-CLASS", "https://kubernetes.io/docs/concepts/storage/storage-classes/#default-storageclass")
+def samples_have_a_class(subject: LiveSubject) -> Iterator[Said]:
+    """A claim of no class waits for a volume that somebody makes by hand; the servers do not wait for it."""
+    spec, known = subject.config.monitoring, subject.live.objects["StorageClass"]
+    if not isinstance(spec, StandaloneMonitoring) or subject.live.get("PersistentVolumeClaim", PROMETHEUS) is not None:
+        return
+    remedy = f"one of {', '.join(sorted(known))}" if known else "a class, or a volume for each of the two claims"
+    if spec.storage_class is None and not any(_is_default(item) for item in known.values()):
+        message = "is not set, and no class of the cluster is the default: Prometheus would wait for a volume"
+        yield Said("warn", "monitoring.storageClass", message, remedy)
+    elif spec.storage_class is not None and spec.storage_class not in known:
+        message = f"found {spec.storage_class!r}: there is no such class in the cluster"
+        yield Said("warn", "monitoring.storageClass", message, remedy)
+
+
+def _is_default(storage_class: dict[str, Any]) -> bool:
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return bool(annotations.get("storageclass.kubernetes.io/is-default-class") == "true")
 
 
 def _claim_faults(subject: LiveSubject, key: str, service: ServiceSpec, claim: dict[str, Any]) -> Iterator[Said]:
@@ -211,22 +276,26 @@ def classes_exist(subject: LiveSubject) -> Iterator[Said]:
 
 
 @rule("LIVE-NODES", "https://kubernetes.io/docs/concepts/scheduling-eviction/assign-pod-node/")
-def nodes_have_the_gpus(subject: LiveSubject) -> Iterator[Said]:
-    """A pool whose nodes or cards are not there leaves its servers Pending."""
+def nodes_are_there(subject: LiveSubject) -> Iterator[Said]:
+    """A pool whose nodes are not there leaves its servers Pending."""
     for name, pool in subject.config.nodes.items():
         nodes = list(dra.nodes_of(subject.live, pool).values())
-        if not nodes and pool.eks is not None:
-            continue  # this stack makes them
-        if not nodes:
+        if not nodes and pool.eks is None:  # else this stack makes them
             labels = ", ".join(f"{key}={value}" for key, value in pool.selector.items())
             message = f"no node of the cluster has {labels}"
             yield Said("error", f"nodes.{name}.selector", message, "kubectl get nodes --show-labels")
-            continue
         for node in nodes:
-            if not _is_ready(node):
+            if not is_ready(node):
                 message = f"node {node['metadata']['name']!r} is not Ready: its image pull would be waited for"
                 yield Said("warn", f"nodes.{name}", message, "prePull.await: false while it is down")
-        if pool.allocation == "dra":
+
+
+@rule("LIVE-CARDS", "https://github.com/NVIDIA/k8s-device-plugin")
+def nodes_have_the_gpus(subject: LiveSubject) -> Iterator[Said]:
+    """A pool whose cards are not there leaves its servers Pending."""
+    for name, pool in subject.config.nodes.items():
+        nodes = list(dra.nodes_of(subject.live, pool).values())
+        if not nodes or pool.allocation == "dra" or pool.kind == "cpu":
             continue
         cards = sum(dra.offered_cards(subject.live, node["metadata"]["name"]) for node in nodes)
         declared = pool.nodes * pool.gpus_per_node
@@ -239,7 +308,8 @@ def nodes_have_the_gpus(subject: LiveSubject) -> Iterator[Said]:
             yield Said("warn", f"nodes.{name}", message, "time-sliced copies share one memory: switch time-slicing off")
 
 
-def _is_ready(node: dict[str, Any]) -> bool:
+def is_ready(node: dict[str, Any]) -> bool:
+    """Whether the kubelet of a node says so."""
     conditions = node.get("status", {}).get("conditions", [])
     return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
@@ -250,16 +320,55 @@ def new_server_waits_for_no_leaving_one(subject: LiveSubject) -> Iterator[Said]:
     config = subject.config
     names = {name for kind, name, _ in wanted(config) if kind == "Deployment"}
     ours = {name: item for name, item in subject.live.objects["Deployment"].items() if _is_server(item, subject.stack)}
+    elsewhere = _servers_elsewhere(subject)
     for pool_name, pool in config.nodes.items():
+        if pool.kind == "cpu":
+            continue  # no card is held
         users = {key: service for key, service in config.services.items() if service.pool == pool_name}
         coming = [key for key, service in users.items() if not _servers(key, service) & ours.keys()]
-        leaving = [name for name, item in ours.items() if name not in names and _runs_on(item, pool)]
+        gone = [item for name, item in ours.items() if name not in names] + elsewhere
+        leaving = [item for item in gone if _runs_on(item, pool) and _cards(item)]
         wanted_cards = sum(service.gpus * service.replicas for service in users.values())
-        held = sum(_cards(ours[name]) for name in leaving)
-        if coming and leaving and wanted_cards + held > pool.nodes * pool.gpus_per_node:
-            message = f"would wait for the card that {', '.join(leaving)} holds, and that leaves only afterwards"
-            remedy = f"first take it away (`up` without services.{coming[0]}), then add this one: the claim is kept"
-            yield Said("error", f"services.{coming[0]}", message, remedy)
+        held = sum(_cards(item) for item in leaving)
+        if coming and leaving and wanted_cards + held > max(pool.nodes * pool.gpus_per_node, _offered(subject, pool)):
+            yield _waits(config, coming[0], leaving)
+
+
+def _waits(config: StackConfig, service: str, leaving: list[dict[str, Any]]) -> Said:
+    """What to do about servers whose cards ``service`` would wait for. A stack may not be without services,
+    so they cannot be taken away by an `up` alone."""
+    places = [item["metadata"].get("namespace", config.cluster.namespace) for item in leaving]
+    moved = next((place for place in places if place != config.cluster.namespace), None)
+    named = ", ".join(item["metadata"]["name"] for item in leaving) + (f" in namespace {moved!r}" if moved else "")
+    message = f"would wait for the card that {named} holds, and that leaves only afterwards"
+    if moved:
+        message = f"services.{service} {message}"
+    stop = "; ".join(
+        f"kubectl --namespace {place} scale deployment {item['metadata']['name']} --replicas=0"
+        for place, item in zip(places, leaving, strict=True)
+    )
+    kept = f"claims stay in {moved!r}, with their files" if moved else "the claim is kept"
+    remedy = f"first take the card back, then `up`: {stop} ({kept})"
+    return Said("error", "cluster.namespace" if moved else f"services.{service}", message, remedy)
+
+
+def _servers_elsewhere(subject: LiveSubject) -> list[dict[str, Any]]:
+    """Servers of this stack in the namespace that it had before."""
+    here = subject.config.cluster.namespace
+    return [
+        item
+        for item in subject.live.servers
+        if item["metadata"]["namespace"] != here and _is_server(item, subject.stack)
+    ]
+
+
+def _offered(subject: LiveSubject, pool: PoolSpec) -> int:
+    """Cards that the pool's nodes have, declared or not."""
+    nodes = dra.nodes_of(subject.live, pool)
+    if pool.allocation == "dra":
+        by_node = dra.devices(subject.live, pool.device_class)
+        return sum(by_node[node] for node in nodes)
+    return sum(dra.offered_cards(subject.live, node) for node in nodes)
 
 
 def _is_server(deployment: dict[str, Any], stack: str) -> bool:
@@ -277,10 +386,12 @@ def _runs_on(deployment: dict[str, Any], pool: PoolSpec) -> bool:
 
 
 def _cards(deployment: dict[str, Any]) -> int:
-    """Cards that a server holds; one for each resource claim where it asks for no extended resource."""
+    """Cards that a server holds: none when it is scaled to zero; one for each resource claim where it asks
+    for no extended resource."""
     pod = deployment["spec"]["template"]["spec"]
     limits = pod["containers"][0].get("resources", {}).get("limits") or {}
-    return int(limits.get("nvidia.com/gpu", 0)) or len(pod.get("resourceClaims") or ())
+    each = int(limits.get("nvidia.com/gpu", 0)) or len(pod.get("resourceClaims") or ())
+    return each * int(deployment["spec"].get("replicas", 1))
 
 
 @rule("LIVE-RUNTIME", "https://github.com/NVIDIA/k8s-device-plugin/issues/406")
@@ -306,10 +417,14 @@ def version_is_as_declared(subject: LiveSubject) -> Iterator[Said]:
 
 RULES = (
     nothing_foreign_is_taken,
+    adopted_service_can_keep_its_ports,
     namespace_is_not_going,
     static_volume_can_bind,
     claim_is_compatible,
+    samples_stay_in_their_claims,
+    samples_have_a_class,
     classes_exist,
+    nodes_are_there,
     nodes_have_the_gpus,
     new_server_waits_for_no_leaving_one,
     runtime_class_exists,

@@ -1,4 +1,4 @@
-"""Rules about GPU memory and host memory."""
+"""Rules about the memory of cards and of the host."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from infra.preflight.rule import Said, ServiceSubject, rule
 from planner.capability import host_memory_gib
+from planner.memory import MemoryPlan
 from planner.spec import gibibytes
 
 ROOMY_SHARED_MEMORY_GIB = 8
@@ -17,6 +18,9 @@ ROOMY_SHARED_MEMORY_GIB = 8
 def context_fits(subject: ServiceSubject) -> Iterator[Said]:
     """vLLM ends at start when one request of full length does not fit into the KV cache."""
     memory = subject.plan.memory
+    if subject.plan.pool.kind == "cpu":
+        yield from _context_fits_on_cpus(memory)
+        return
     if memory.fits == "yes":
         return
     utilization = memory.utilization_that_fits
@@ -31,6 +35,18 @@ def context_fits(subject: ServiceSubject) -> Iterator[Said]:
         f"({memory.kv_mib / 1024:.2f} GiB, ± {memory.band_mib / 1024:.2f} GiB)",
         remedy,
     )
+
+
+def _context_fits_on_cpus(memory: MemoryPlan) -> Iterator[Said]:
+    """The KV cache's size is given, or a share of the limit; whether all of it fits there is MEM-LIMIT's question."""
+    if memory.kv_mib >= memory.needed_mib:
+        return
+    larger = f"engine.cpuKvCacheSpace: {max(1, math.ceil(memory.needed_mib / 1024))}"
+    shorter = f", or engine.maxModelLen at most {memory.largest_context}" if memory.largest_context > 0 else ""
+    message = (
+        f"{memory.max_model_len} tokens, and the KV cache holds {memory.kv_tokens} ({memory.kv_mib / 1024:.2f} GiB)"
+    )
+    yield Said("error", "engine.maxModelLen", message, larger + shorter)
 
 
 @rule("MEM-UNKNOWN", "https://docs.vllm.ai/en/latest/design/hybrid_kv_cache_manager/")
@@ -58,6 +74,8 @@ def shared_memory_is_inside_the_limit(subject: ServiceSubject) -> Iterator[Said]
 def host_memory_holds_the_weights(subject: ServiceSubject) -> Iterator[Said]:
     """Weights that are read are page cache of the container; a limit below them makes loading slow, or ends it."""
     plan = subject.plan
+    if plan.pool.kind == "cpu":
+        return  # there the weights are not page cache but the container's own: MEM-LIMIT
     shared = gibibytes(plan.shared_memory) if plan.service.gpus > 1 else 0.0
     needed = host_memory_gib(plan.model, plan.service, shared)
     limit = plan.service.resources.memory_limit
@@ -94,7 +112,7 @@ def shared_memory_is_roomy(subject: ServiceSubject) -> Iterator[Said]:
         yield Said(
             "error" if tiny else "warn",
             "resources.sharedMemory",
-            f"{plan.shared_memory} for {plan.service.gpus} GPUs",
+            f"{plan.shared_memory} for {plan.service.gpus} {'GPUs' if plan.pool.kind == 'gpu' else 'workers'}",
             f"{ROOMY_SHARED_MEMORY_GIB}Gi or more",
         )
 

@@ -6,12 +6,17 @@ from collections.abc import Iterator
 
 from components import naming
 from infra.preflight.rule import Said, ServiceSubject, StackSubject, rule
+from planner.releases import asks_for_key
 
-OPEN_WITHOUT_KEY = ("/metrics", "/invocations", "/tokenize", "/detokenize", "/pooling", "/score", "/rerank", "/docs")
-"""Served without asking for the API key by every release (vllm#18892)."""
+TELLING_PATHS = ("/metrics", "/invocations", "/tokenize", "/detokenize", "/pooling", "/score", "/rerank", "/docs")
+"""What tells or computes something beside /v1 (vllm#18892)."""
 PEER_ROLES = ("kv_producer", "kv_consumer")
 PEER_CONNECTORS = ("NixlConnector", "MooncakeConnector", "P2pNcclConnector")
 SIDE_CHANNEL = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+
+
+def _open_in_spite_of_key(subject: ServiceSubject) -> Iterator[str]:
+    return (path for path in TELLING_PATHS if not asks_for_key(subject.plan.release, path))
 
 
 @rule("SEC-1", "https://github.com/vllm-project/vllm/issues/18892")
@@ -23,7 +28,7 @@ def outside_needs_named_clients(subject: ServiceSubject) -> Iterator[Said]:
             "error",
             "exposure.allowFrom.cidrs",
             f"is empty, and a Service of type {exposure.type} is reachable from outside; "
-            f"open even with an API key: {', '.join(OPEN_WITHOUT_KEY)}",
+            f"open even with an API key: {', '.join(_open_in_spite_of_key(subject))}",
             "list the clients' address ranges, or type ClusterIP behind an ingress that lets only /v1 through",
         )
 
@@ -41,7 +46,7 @@ def outside_is_not_everybody(subject: ServiceSubject) -> Iterator[Said]:
             "warn" if keyed else "error",
             "exposure.allowFrom.cidrs",
             f"{', '.join(worldwide)} is everybody, {'even' if keyed else 'and'} without a key "
-            f"{', '.join(OPEN_WITHOUT_KEY)} answer",
+            f"{', '.join(_open_in_spite_of_key(subject))} answer",
             "the clients' own address ranges" + ("" if keyed else ", and vllm:apiKey"),
         )
     if cluster.enforces_network_policy is False:

@@ -29,14 +29,14 @@ def model_divides_by_the_gpus(subject: ServiceSubject) -> Iterator[Said]:
     rest = indivisible(plan.model, tensor, expert_parallel=_expert_parallel(plan))
     if rest:
         unset = plan.service.engine.tensor_parallel_size is None
-        said = f"is not set, so {tensor} GPUs share each layer" if unset else f"{tensor}"
+        said = f"is not set, so {tensor} {_what(plan)} share each layer" if unset else f"{tensor}"
         yield Said(
             "error",
             "engine.tensorParallelSize",
             f"{said}: {' and '.join(rest)} of {plan.model.id} cannot be divided by {tensor}",
-            f"one of {_sizes(plan)} (a size below the number of GPUs leaves the others idle)",
+            f"one of {_sizes(plan)} (a size below the number of {_what(plan)} leaves the others idle)",
         )
-    elif slow := without_marlin(plan.model, tensor):
+    elif plan.pool.kind == "gpu" and (slow := without_marlin(plan.model, tensor)):
         yield Said(
             "warn",
             "engine.tensorParallelSize",
@@ -54,19 +54,24 @@ def gpus_are_there_and_used(subject: ServiceSubject) -> Iterator[Said]:
         yield Said(
             "error",
             _largest(shares),
-            f"{_product(shares)} uses {shares.gpus} GPUs, and the service has {gpus}",
+            f"{_product(shares)} uses {shares.gpus} {_what(plan)}, and the service has {gpus}",
             f"gpus: {shares.gpus}, or smaller sizes",
         )
     elif shares.gpus < gpus:
         yield Said(
             "warn",
             "gpus",
-            f"{gpus}, and {_product(shares)} uses {shares.gpus}: {gpus - shares.gpus} GPU(s) idle and are paid for",
+            f"{gpus}, and {_product(shares)} uses {shares.gpus}: {gpus - shares.gpus} "
+            f"{'GPU(s)' if plan.pool.kind == 'gpu' else 'worker(s)'} idle and are paid for",
             f"gpus: {shares.gpus}, or larger sizes (tensor parallel: {_sizes(plan)})",
         )
     if shares.pipeline > plan.model.layers:
         message = f"{shares.pipeline}, and {plan.model.id} has {plan.model.layers} layers"
         yield Said("error", "engine.pipelineParallelSize", message, f"at most {plan.model.layers}")
+
+
+def _what(plan: ServicePlan) -> str:
+    return "GPUs" if plan.pool.kind == "gpu" else "workers"
 
 
 def _largest(shares: Shares) -> str:

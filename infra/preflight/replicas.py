@@ -66,7 +66,8 @@ def pinned_node_has_the_cards(subject: StackSubject) -> Iterator[Said]:
         node = "=".join(pins[0])
         if cards > there and len(users) > 1:
             among = ", ".join(dict.fromkeys(key for key, _ in users))
-            message = f"{cards} GPUs are wanted on the node with {node}, by {among}; it has {there}"
+            what = "GPUs" if subject.config.nodes[name].kind == "gpu" else "workers"
+            message = f"{cards} {what} are wanted on the node with {node}, by {among}; it has {there}"
             yield Said("error", f"services.{users[-1][0]}", message, "firstNode, fewer replicas, or more nodes")
 
 

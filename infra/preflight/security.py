@@ -27,6 +27,21 @@ def gated_model_has_a_token(subject: ServiceSubject) -> Iterator[Said]:
         yield Said("warn", "model.gated", message, f"model.gated: true; {remedy}")
 
 
+@rule("HF-MIRROR", "https://huggingface.co/docs/huggingface_hub/package_reference/environment_variables#hfendpoint")
+def mirror_is_asked_and_trusted(subject: ServiceSubject) -> Iterator[Said]:
+    """Whoever downloads sends the token to the mirror, and nobody asks it where nothing is downloaded."""
+    service = subject.plan.service
+    endpoint = service.cache.seed.endpoint
+    if endpoint is None:
+        return
+    if not service.cache.seed.enabled and service.offline:
+        message = f"{endpoint} has no effect: the seed Job is off, and the server is offline"
+        yield Said("warn", "cache.seed.endpoint", message, "leave it out")
+    elif endpoint.startswith("http://") and "hfToken" in subject.stack.secrets:
+        message = f"{endpoint}: vllm:hfToken goes to it in the clear"
+        yield Said("warn", "cache.seed.endpoint", message, "https, or no token for a mirror that needs none")
+
+
 @rule("PIN-MODEL", "https://huggingface.co/docs/huggingface_hub/guides/download")
 def revision_is_pinned(subject: ServiceSubject) -> Iterator[Said]:
     """A branch can move, so that the same stack serves something else next time."""
@@ -89,6 +104,7 @@ def code_of_the_model_is_pinned(subject: ServiceSubject) -> Iterator[Said]:
 
 RULES = (
     gated_model_has_a_token,
+    mirror_is_asked_and_trusted,
     revision_is_pinned,
     digest_is_pinned,
     tag_does_not_move,

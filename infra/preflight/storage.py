@@ -138,7 +138,7 @@ def _torch(plan: ServicePlan) -> tuple[int, ...]:
 def cache_places_are_ours(subject: ServiceSubject) -> Iterator[Said]:
     """A variable that moves a cache off its claim makes the server download, compile or fail to write."""
     service = subject.plan.service
-    for name, place in caches.environment(offline=True).items():
+    for name, place in caches.environment(offline=True, kind=subject.plan.pool.kind).items():
         if service.env.get(name, place) == place:
             continue
         if name in OFFLINE:

@@ -310,6 +310,7 @@ def _with_notes(
             f"{first.count:g} first tokens and {queue.count:g} ended requests: TTFT and its parts are not of quite the "
             "same requests, measure longer"
         )
+        notes += _given_up(first.count - queue.count, found.running)
     if metrics is not None:
         notes += [
             f"{unknown(metrics, name)}. The server exports it: it runs another release than `image` says"
@@ -317,6 +318,15 @@ def _with_notes(
             if _is_exported(after.values(), name) and not _is_known(metrics, name)
         ]
     return replace(found, notes=tuple(notes))
+
+
+def _given_up(without_end: float, running: float | None) -> list[str]:
+    """What clients gave up, at the least: vLLM forgets such a request (abort_requests of
+    vllm/v1/engine/output_processor.py), and what runs may have begun before the first reading."""
+    count = without_end - (running or 0.0)
+    if running is None or count <= 0:
+        return []
+    return [f"at least {count:g} had a first token and no end: their clients went away, which vLLM counts nowhere"]
 
 
 def _is_exported(pages: Iterable[Exposition], name: str) -> bool:

@@ -8,19 +8,18 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPException
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from kubernetes import client
-from kubernetes.client.exceptions import ApiException
-from kubernetes.stream import portforward
 from prometheus_client.parser import text_string_to_metric_families
 
 from components import naming
 from infra import live
+from infra.port_forward import ForwardError, Pod, Request, ask_pod
 
 PREFIX = "vllm:"
 STARTED = "process_start_time_seconds"
@@ -85,11 +84,6 @@ def from_url(url: str) -> Exposition:
 
 def from_pods(api: client.ApiClient, namespace: str, service: str, port: int) -> dict[str, Exposition]:
     """The page of every ready replica of a service, by pod, each through a port-forward.
-
-    Not through the API server's proxy: the server's NetworkPolicy admits its clients only and keeps the API server
-    out where it is enforced, while a port-forward is opened inside the pod's own network namespace
-    (https://kubernetes.io/docs/reference/kubectl/generated/kubectl_port-forward/). It needs list of pods and
-    get and create of pods/portforward in the stack's namespace, nothing else (seen with Kubernetes 1.37).
 
     Raises:
         SnapshotError: no replica is ready, or one cannot be read.
@@ -160,40 +154,10 @@ def _is_ready(pod: Mapping[str, Any]) -> bool:
 
 
 def _forwarded(api: client.ApiClient, namespace: str, pod: str, port: int) -> str:
-    forward = None
     try:
-        core = client.CoreV1Api(api)
-        forward = portforward(core.connect_get_namespaced_pod_portforward, pod, namespace, ports=str(port))
-        socket = forward.socket(port)
-        socket.settimeout(live.TIMEOUT_SECONDS)
-        connection = HTTPConnection(pod)
-        connection.sock = socket
-        connection.request("GET", "/metrics", headers={"Connection": "close"})
-        answer = connection.getresponse()
-        # The end of the page must come from its own length or chunks: a port-forward does not pass on that the server
-        # has closed its side.
-        body = answer.read().decode(errors="replace")
-    except ApiException as error:
-        raise SnapshotError(
-            f"no port-forward to pod {pod}: {_refusal(str(error.reason))}; "
-            f"this identity needs get and create of pods/portforward in namespace {namespace}, or use --url"
-        ) from None
-    except (OSError, HTTPException) as error:
-        said = (forward.error(port) if forward is not None else None) or error
-        raise SnapshotError(f"/metrics of pod {pod} cannot be read through a port-forward: {said}") from None
-    finally:
-        if forward is not None:
-            forward.close()
+        answer = ask_pod(api, Pod(namespace, pod, port), Request("/metrics"), live.TIMEOUT_SECONDS)
+    except ForwardError as error:
+        raise SnapshotError(str(error)) from None
     if answer.status != HTTPStatus.OK:
         raise SnapshotError(f"/metrics of pod {pod} answers {answer.status}")
-    return body
-
-
-def _refusal(reason: str) -> str:
-    """What the API server says of a refused handshake: the client puts headers before its Status."""
-    words, _, answer = reason.partition(" -+-+- ")
-    status = answer.rpartition(" -+-+- ")[2]
-    try:
-        return f"{words}, {json.loads(status)['message']}"
-    except (ValueError, KeyError, TypeError):
-        return words
+    return answer.body.decode(errors="replace")

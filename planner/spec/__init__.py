@@ -14,7 +14,7 @@ from planner.spec.cache import (
 from planner.spec.cluster import ClusterSpec
 from planner.spec.engine import EngineSpec
 from planner.spec.model import ImageSpec, ModelSpec
-from planner.spec.nodes import DeclaredGpuSpec, PoolSpec, PrePullSpec, RatesSpec, TaintSpec
+from planner.spec.nodes import CPU, DeclaredGpuSpec, PoolSpec, PrePullSpec, RatesSpec, TaintSpec
 from planner.spec.service import (
     AllowFromSpec,
     ExposureSpec,
@@ -27,6 +27,7 @@ from planner.spec.service import (
 )
 
 __all__ = [
+    "CPU",
     "AllowFromSpec",
     "CacheSpec",
     "ClusterSpec",

@@ -31,6 +31,10 @@ class SeedSpec(Spec):
     enabled: bool = True
     """Set false when the claim already holds the model in Hugging Face's cache layout."""
 
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")] | None = None
+    """Address of a mirror of the Hugging Face hub (HF_ENDPOINT), for example https://hub.example.com. The token
+    vllm:hfToken is sent to it. Unset: the hub itself."""
+
     proxy: ProxySpec = ProxySpec()
     """Proxy of the download."""
 

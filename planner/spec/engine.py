@@ -20,10 +20,14 @@ class EngineSpec(Spec):
 
     gpu_memory_utilization: Fraction | None = None
     """Share of the card's memory that vLLM plans with. It is a budget, not a limit: it isolates nothing,
-    and the CUDA context comes on top."""
+    and the CUDA context comes on top. On a pool of kind `cpu` it is a share of the container's memory limit."""
 
     kv_cache_memory_bytes: PositiveInt | None = None
     """KV cache size in bytes; replaces the computation from gpuMemoryUtilization."""
+
+    cpu_kv_cache_space: PositiveInt | None = None
+    """KV cache size of each worker on a pool of kind `cpu`, GiB (VLLM_CPU_KVCACHE_SPACE). Unset: what the
+    release makes of the memory that it finds."""
 
     max_model_len: PositiveInt | None = None
     """Longest context, prompt and answer together, tokens. Unset: the model's own maximum."""

@@ -16,11 +16,6 @@ Severity = Literal["critical", "warning", "info"]
 Ratio = Annotated[float, Field(gt=0, lt=1)]
 
 
-def seconds_of(duration: str) -> int:
-    """A Prometheus duration in seconds."""
-    return int(duration[:-1]) * {"s": 1, "m": 60, "h": 3600}[duration[-1]]
-
-
 class _Core(Spec):
     enabled: bool = True
     """Whether the alert is made."""
@@ -194,13 +189,13 @@ class InterTokenLatencySpec(_Extra):
 
 
 class RequestsFailingSpec(_Extra):
-    """VLLMRequestsFailing: requests end aborted or in an error."""
+    """VLLMRequestsFailing: requests end in an error, or clients give them up."""
 
     share: Ratio = 0.05
-    """Fires above this share of all finished requests."""
+    """Fires above this share of the requests."""
 
     minimum_requests: PositiveInt = 5
-    """Fewer finished requests than this in five minutes fire nothing."""
+    """Fewer requests than this in five minutes fire nothing."""
 
     hold: Annotated[Duration, Field(alias="for")] = "5m"
     """How long it must hold before the alert fires."""
@@ -319,7 +314,7 @@ class AlertsSpec(Spec):
     """VLLMInterTokenLatency: tokens follow each other too slowly."""
 
     requests_failing: RequestsFailingSpec = RequestsFailingSpec()
-    """VLLMRequestsFailing: requests end aborted or in an error."""
+    """VLLMRequestsFailing: requests end in an error, or clients give them up."""
 
     compile_cache_missed: CompileCacheMissedSpec = CompileCacheMissedSpec()
     """VLLMCompileCacheMissed: a restart compiled again."""

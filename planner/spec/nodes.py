@@ -1,4 +1,4 @@
-"""The section ``vllm:nodes``: the GPU pools that services run on."""
+"""The section ``vllm:nodes``: the pools of nodes that services run on."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pydantic import Field
 
 from planner.spec.aws import EksNodeGroupSpec
 from planner.spec.base import PositiveFloat, PositiveInt, Quantity, Spec
+
+CPU = "cpu"
+"""What ``gpu`` of a pool says whose nodes compute on their CPUs and have no card."""
 
 NodeName = Annotated[str, Field(pattern=r"^[a-z0-9]([-.a-z0-9]*[a-z0-9])?$", max_length=63)]
 """Value of a node's label kubernetes.io/hostname."""
@@ -73,16 +76,18 @@ class PrePullSpec(Spec):
 
 
 class PoolSpec(Spec):
-    """A pool: nodes of one kind with one GPU product."""
+    """A pool: nodes of one kind, with one GPU product or with none."""
 
     gpu: Annotated[str, Field(min_length=1)]
-    """GPU product from the catalogue (`vllm-infra gpus` lists it), for example rtx-3060-12gb."""
+    """GPU product from the catalogue (`vllm-infra gpus` lists it), for example rtx-3060-12gb. `cpu`: the
+    nodes have no card, and vLLM computes on their CPUs (image vllm/vllm-openai-cpu)."""
 
     declared_gpu: DeclaredGpuSpec | None = None
     """The figures of a GPU that the catalogue does not know; `gpu` is then its name."""
 
     gpus_per_node: PositiveInt = 1
-    """Physical GPUs in each node. Time-sliced copies do not count: they share one memory."""
+    """Physical GPUs in each node. Time-sliced copies do not count: they share one memory. In a pool of kind
+    `cpu`: how many workers of vLLM fit on a node side by side, which is one for each replica with `gpus: 1`."""
 
     nodes: PositiveInt = 1
     """Number of nodes in the pool."""
@@ -148,3 +153,8 @@ class PoolSpec(Spec):
     eks: EksNodeGroupSpec | None = None
     """The managed node group that this stack makes for the pool, with `kind: eks` in `vllm:cluster`.
     Unset: the nodes are there already."""
+
+    @property
+    def kind(self) -> Literal["gpu", "cpu"]:
+        """What its nodes compute on."""
+        return "cpu" if self.gpu == CPU else "gpu"

@@ -19,7 +19,7 @@ class ResourcesSpec(Spec):
     """CPU and RAM of one replica. GPU memory is not among them: see gpuMemoryUtilization."""
 
     cpu: Quantity | None = None
-    """CPUs that are reserved. Unset: 2 and one for each GPU, which is what vLLM keeps busy."""
+    """CPUs that are reserved. Unset: 2 and one for each of `gpus`, which is what vLLM keeps busy."""
 
     cpu_limit: Quantity | None = None
     """Most CPUs. Unset: no limit."""
@@ -28,7 +28,8 @@ class ResourcesSpec(Spec):
     """RAM that is reserved. Unset: the limit."""
 
     memory_limit: Quantity
-    """Most RAM of the container, /dev/shm included. This is host RAM, not GPU memory."""
+    """Most RAM of the container, /dev/shm included. This is host RAM, not GPU memory; on a pool of kind `cpu`
+    weights and KV cache are in it too."""
 
     shared_memory: Quantity | None = None
     """Size of /dev/shm, counted inside the memory limit. Unset: 8Gi, or a quarter of a smaller limit."""
@@ -127,7 +128,7 @@ class ServiceSpec(Spec):
     """Settings of the engine."""
 
     gpus: PositiveInt = 1
-    """GPUs of one replica."""
+    """GPUs of one replica. On a pool of kind `cpu`: workers of vLLM, each bound to one NUMA node."""
 
     replicas: PositiveInt = 1
     """Replicas, each with its own Deployment and claim, updated one after the other."""

@@ -20,18 +20,17 @@ LARGE = {
     **model("meta-llama/Llama-3.3-70B-Instruct", "h200", 2, **{"nodes.lab.rates": {"diskMbPerSecond": 200}}),
     "services.qwen.cache": CLAIM,
 }
-PATIENT = {"services.qwen.env": {"VLLM_ENGINE_READY_TIMEOUT_S": "7200"}}
 
 CASES = [
     Case(
         "LIFE-1",
         "a window below the worst start",
-        {**LARGE, **PATIENT, OVERRIDES: {"startupSeconds": 120}},
+        {**LARGE, OVERRIDES: {"startupSeconds": 120}},
         "error",
         "clocks-startup-window",
         ".overrides.startupSeconds",
         "120 s",
-        {**LARGE, **PATIENT},
+        LARGE,
     ),
     Case(
         "LIFE-1",
@@ -46,12 +45,12 @@ CASES = [
     Case(
         "LIFE-1",
         "an engine that is given up before it has read its weights",
-        LARGE,
+        {**LARGE, "services.qwen.env": {"VLLM_ENGINE_READY_TIMEOUT_S": "600"}},
         "error",
         "LIFE-2",
         ".env.VLLM_ENGINE_READY_TIMEOUT_S",
         "600 s",
-        {**LARGE, **PATIENT},
+        LARGE,
     ),
     Case(
         "LIFE-3",

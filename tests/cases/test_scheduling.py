@@ -21,6 +21,13 @@ PAIR = {
     "services.qwen.cache": {"kind": "storageClass", "storageClass": "fast", "size": "20Gi"},
 }
 DRA = {"nodes.lab.allocation": "dra"}
+TWIN = {
+    "pool": "lab",
+    "model": {"id": "Qwen/Qwen2.5-0.5B-Instruct"},
+    "image": {"tag": "v0.31.0"},
+    "engine": {"maxModelLen": 2048},
+    "cache": {"kind": "storageClass", "storageClass": "fast", "size": "20Gi"},
+}
 
 CASES = [
     Case(
@@ -48,14 +55,7 @@ CASES = [
         {
             "nodes.lab.gpusPerNode": 2,
             "services.qwen.resources": {"memory": "20Gi", "memoryLimit": "20Gi"},
-            "services.twin": {
-                "pool": "lab",
-                "model": {"id": "Qwen/Qwen2.5-0.5B-Instruct"},
-                "image": {"tag": "v0.31.0"},
-                "engine": {"maxModelLen": 2048},
-                "cache": {"kind": "storageClass", "storageClass": "fast", "size": "20Gi"},
-                "resources": {"memory": "20Gi", "memoryLimit": "20Gi"},
-            },
+            "services.twin": {**TWIN, "resources": {"memory": "20Gi", "memoryLimit": "20Gi"}},
         },
         "error",
         "SCH-ROOM",
@@ -64,14 +64,7 @@ CASES = [
         {
             "nodes.lab.gpusPerNode": 2,
             "services.qwen.resources": {"memory": "10Gi", "memoryLimit": "20Gi"},
-            "services.twin": {
-                "pool": "lab",
-                "model": {"id": "Qwen/Qwen2.5-0.5B-Instruct"},
-                "image": {"tag": "v0.31.0"},
-                "engine": {"maxModelLen": 2048},
-                "cache": {"kind": "storageClass", "storageClass": "fast", "size": "20Gi"},
-                "resources": {"memory": "10Gi", "memoryLimit": "20Gi"},
-            },
+            "services.twin": {**TWIN, "resources": {"memory": "10Gi", "memoryLimit": "20Gi"}},
         },
     ),
     Case(
@@ -190,9 +183,9 @@ def test_sch_6_claims_are_in_the_version_that_is_served(version: str, api: str, 
 
 
 def test_sch_2_a_node_that_offers_no_card_is_an_error() -> None:
-    refused = [each for each in found(cluster(Node=[node(cards=0)])) if each.rule == "LIVE-NODES"]
+    refused = [each for each in found(cluster(Node=[node(cards=0)])) if each.rule == "LIVE-CARDS"]
     assert [each.level for each in refused] == ["error"], "the device plugin is not there: it tolerates no taint, maybe"
-    assert not [each for each in found(cluster()) if each.rule == "LIVE-NODES"], "the neighbour: one card, as declared"
+    assert not [each for each in found(cluster()) if each.rule == "LIVE-CARDS"], "the neighbour: one card, as declared"
 
 
 def test_sch_1_the_lab_itself_passes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,7 @@ def server_args(changes: Mapping[str, Any] | None = None, **more: Any) -> VllmSe
         pool=planned.pool,
         gpu=planned.gpu.name,
         command=planned.argv,
+        environment=planned.environment,
         clocks=planned.clocks,
         shared_memory=planned.shared_memory,
         cpu=planned.cpu,

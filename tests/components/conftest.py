@@ -1,4 +1,4 @@
-"""promtool for the files that monitoring renders."""
+"""promtool and amtool for the files that monitoring renders."""
 
 from __future__ import annotations
 
@@ -13,3 +13,9 @@ from sim import tools
 def promtool() -> Path:
     """The real promtool; it is built when it is not there yet."""
     return tools.ensure(["promtool"], report=False)["promtool"]
+
+
+@pytest.fixture(scope="session")
+def amtool() -> Path:
+    """Alertmanager's own; it is built when it is not there yet."""
+    return tools.ensure(["amtool"], report=False)["amtool"]

@@ -265,8 +265,10 @@ def test_the_folder_of_each_replica_is_tied_to_its_node() -> None:
         (DYNAMIC, True),
         ({"services.qwen.cache": {"kind": "existingClaim", "claimName": "models"}}, False),
         ({"services.qwen.cache.node": "lab-0"}, False),
+        ({}, True),
+        ({"nodes.lab.nodes": 1, "nodes.lab.nodeNames": ["lab-0"], "nodes.lab.gpusPerNode": 2}, False),
     ],
-    ids=["a claim for each", "one claim for all", "one folder for all"],
+    ids=["a claim for each", "one claim for all", "one folder for all", "a folder for each", "both on one node"],
 )
 def test_a_shared_folder_is_not_pruned(changes: dict[str, Any], pruned: bool) -> None:
     root = environment({**PAIR, **changes})["SEED_COMPILE_CACHE"]

@@ -19,13 +19,20 @@ from ruamel.yaml import YAML
 
 from components import naming
 from components.dashboard import dashboard_json, panels_now, panels_over_time
-from components.monitoring import Monitoring, MonitoringArgs, scrape_job, service_annotations
+from components.monitoring import (
+    METRICS_PATH,
+    Monitoring,
+    MonitoringArgs,
+    scrape_job,
+    service_annotations,
+    service_monitor_spec,
+)
 from components.monitoring_names import objects, targets_of
 from components.secrets import credential
 from components.standalone_monitoring import CREDENTIAL_KEY
 from planner.alerts import Target
-from planner.metrics import metrics_of, series_in
-from planner.releases import known_releases, release_at
+from planner.metrics import series_in
+from planner.releases import asks_for_key, known_releases, release_at
 from planner.scrape import dropped_names, series_of
 from planner.spec.monitoring import ActiveMonitoring, MonitoringSpec
 from sim.crds import monitoring_crds
@@ -200,6 +207,17 @@ def test_annotations_name_the_containers_port() -> None:
 
 
 @pytest.mark.parametrize("version", known_releases())
+def test_a_scrape_needs_no_credentials(version: str) -> None:
+    release = release_at(version)
+    assert asks_for_key(release, "/v1/models"), "a key guards the API itself"
+    assert not asks_for_key(release, METRICS_PATH), f"vLLM {version} would refuse a scrape that carries no key"
+    (made,) = targets(spec_of(OPERATOR), version)
+    (endpoint,) = service_monitor_spec(made)["endpoints"]
+    assert not endpoint.keys() & {"authorization", "basicAuth", "bearerTokenSecret"}, "so none is sent"
+    assert "authorization" not in scrape_job(made), "nor by a Prometheus without operator"
+
+
+@pytest.mark.parametrize("version", known_releases())
 def test_a_hand_run_prometheus_gets_rules_and_scrape_job(promtool: Path, tmp_path: Path, version: str) -> None:
     spec = spec_of(ANNOTATIONS)
     recording = record(
@@ -248,43 +266,12 @@ def test_what_is_read_is_stored_and_little_else(version: str) -> None:
     assert kept.kept == series.kept + 22, "the buckets of a histogram that you keep"
 
 
-def exposed(version: str) -> Target:
-    spec = spec_of(OPERATOR)
-    return targets(spec, version)[0]
-
-
-@pytest.mark.parametrize("version", known_releases())
-def test_every_panel_reads_series_of_the_release(version: str) -> None:
-    made, metrics = exposed(version), metrics_of(release_at(version))
-    document = json.loads(dashboard_json(made))
-    queries = [query["expr"] for panel in document["panels"] for query in panel["targets"]]
-    assert len(queries) > len(document["panels"]), "quantiles and parts are several queries"
-    for query in queries:
-        assert not [name for name in series_in(query) if metrics.family_of(name) is None], f"{query} on {version}"
-
-
-def test_thresholds_of_the_alerts_are_drawn_in() -> None:
-    spec = spec_of({**OPERATOR, "alerts": {"queueBacklog": {"waitingPerReplica": 7}, "ttftSloBreach": {"seconds": 5}}})
-    document = json.loads(dashboard_json(targets(spec)[0]))
-    steps = {
-        panel["title"]: [step["value"] for step in panel["fieldConfig"]["defaults"]["thresholds"]["steps"]]
-        for panel in document["panels"]
-    }
-    assert steps["Waiting requests by replica"] == [None, 7], "the stack's value"
-    assert steps["Time to first token"] == [None, 5], "the edge that the alert is evaluated at"
-    assert steps["KV cache in use by replica"] == [None, 0.95], "the default"
-
-
-def test_a_dashboard_can_be_imported_twice_and_is_found_by_the_sidecar() -> None:
+def test_a_dashboard_is_one_document_and_is_found_by_the_sidecar() -> None:
     recording = run(OPERATOR)
     (text,) = recording.one(CONFIG_MAP, "qwen-dashboard").inputs["data"].values()
     labels = recording.one(CONFIG_MAP, "qwen-dashboard").inputs["metadata"]["labels"]
     assert labels["grafana_dashboard"] == "1", "what Grafana's sidecar looks for"
-    document = json.loads(text)
-    assert document["uid"] == json.loads(dashboard_json(exposed("0.19.1")))["uid"], "the same with every release"
-    assert len(document["uid"]) <= 40, "Grafana's limit"
-    places = [tuple(panel["gridPos"].values()) for panel in document["panels"]]
-    assert len(set(places)) == len(places), "no two panels in one place"
+    assert text == dashboard_json(targets(spec_of(OPERATOR))[0]), "the same as in the file to import"
     assert not run({**OPERATOR, "dashboard": False}).all(CONFIG_MAP), "it can be switched off"
 
 
@@ -321,6 +308,20 @@ def test_a_receivers_credential_is_a_file(receiver: dict[str, str], field: str) 
     mounts = {mount["name"]: mount["mountPath"] for mount in pod["containers"][0]["volumeMounts"]}
     assert block[0][field] == f"{mounts['credential']}/{CREDENTIAL_KEY}", "where the Secret is mounted"
     assert document["route"]["group_by"] == ["namespace", "service"], "one message for each service"
+
+
+@pytest.mark.parametrize("receiver", [receiver for receiver, _ in RECEIVERS.values()], ids=RECEIVERS.keys())
+def test_alertmanager_accepts_its_configuration(amtool: Path, tmp_path: Path, receiver: dict[str, str]) -> None:
+    recording = run({**STANDALONE, "receiver": receiver})
+    text = recording.one(CONFIG_MAP, "vllm-alertmanager-config").inputs["data"]["alertmanager.yaml"]
+    file = tmp_path / "alertmanager.yaml"
+    file.write_text(text, encoding="utf-8")
+    answer = subprocess.run([amtool, "check-config", file], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, f"{answer.stdout}{answer.stderr}"
+    assert "1 receivers" in answer.stdout, f"the one of the stack: {answer.stdout}"
+    file.write_text(text.replace("_file: ", "_fil: "), encoding="utf-8")
+    answer = subprocess.run([amtool, "check-config", file], capture_output=True, text=True, check=False)
+    assert answer.returncode != 0, "a key that Alertmanager does not know keeps it from starting"
 
 
 def test_standalone_keeps_its_data_and_stays_in_bounds() -> None:

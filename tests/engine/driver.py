@@ -29,13 +29,16 @@ Object = dict[str, Any]
 
 KEPT = ("Namespace", "PersistentVolume", "PersistentVolumeClaim")
 ROLES: Mapping[str, int] = {
+    "ConfigMap": 1,
     "DaemonSet": 1,
     "Deployment": 1,
     "Job": 1,
-    "NetworkPolicy": 2,
+    "NetworkPolicy": 3,
     "PersistentVolumeClaim": 1,
+    "PrometheusRule": 1,
     "Service": 1,
     "ServiceAccount": 1,
+    "ServiceMonitor": 1,
 }
 """How many objects of each kind a stack with one service has in its namespace, Secrets aside."""
 
@@ -84,6 +87,8 @@ class Stack:
     name: str
     variables: dict[str, str] = field(default_factory=dict)
     """Variables of the environment that differ from the cluster's."""
+    shipped: str = "demo"
+    """The stack whose file ours begins with."""
 
     # --- the stack file
 
@@ -99,15 +104,18 @@ class Stack:
 
     def write(self, changes: Mapping[str, Any] | None = None) -> None:
         """Write the stack file: the shipped demo on our node and namespace with ``changes`` (dotted path → value)."""
-        content = load_yaml(self.file if self.file.exists() else ROOT / "stacks" / "Pulumi.demo.yaml")
+        content = load_yaml(self.file if self.file.exists() else ROOT / "stacks" / f"Pulumi.{self.shipped}.yaml")
         secrets = {key: value for key, value in content["config"].items() if set(value) == {"secure"}}
         sections = {f"vllm:{key}": value for key, value in self.sections(changes).items()}
         YAML().dump({**content, "config": {**sections, **secrets}}, self.file)
 
     def sections(self, changes: Mapping[str, Any] | None = None) -> Object:
         """The sections that `write` writes."""
-        here = {"cluster.namespace": self.name, "nodes.lab.selector": {NODE_LABEL: self.name}}
-        return values("demo", {**here, **(changes or {})})
+        return values(self.shipped, {"cluster.namespace": self.name, **self.place(), **(changes or {})})
+
+    def place(self) -> Object:
+        """What puts the stack on a node of its own."""
+        return {"nodes.lab.selector": {NODE_LABEL: self.name}}
 
     def set_secret(self, key: str, value: str) -> None:
         """`pulumi config set --secret`, the way that the guide says."""
@@ -262,7 +270,10 @@ class Stack:
             *json.loads(answer)["items"],
             *(one for one in json.loads(outside)["items"] if one["metadata"]["name"].startswith(self.name)),
         ]
-        return {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"] for one in objects}
+        versions = {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"] for one in objects}
+        # Comes by itself, some moment after its namespace.
+        versions.pop("ConfigMap/kube-root-ca.crt", None)
+        return versions
 
     def wait(self, what: str, condition: str) -> None:
         """`kubectl wait` in our namespace."""
@@ -311,10 +322,14 @@ class Stack:
         # For a language host that reads runtime.options.virtualenv.
         (self.folder / ".venv").symlink_to(sys.prefix)
         self.write()
-        self.cluster.apply(gpu_node(self.node, self.name))
-        self.cluster.kubectl("wait", f"node/{self.node}", "--for=condition=Ready", f"--timeout={PATIENCE_SECONDS}s")
+        self.make_node()
         answer = self.run("stack", "init")
         assert answer.code == 0, answer.output
+
+    def make_node(self) -> None:
+        """Make the node that `place` selects."""
+        self.cluster.apply(gpu_node(self.node, self.name))
+        self.cluster.kubectl("wait", f"node/{self.node}", "--for=condition=Ready", f"--timeout={PATIENCE_SECONDS}s")
 
     def clear(self) -> None:
         """Remove from the cluster whatever is left of the stack."""
@@ -339,6 +354,26 @@ def gpu_node(name: str, stack: str) -> Object:
     addresses = [{"address": "127.0.0.1", "type": "InternalIP"}, {"address": name, "type": "Hostname"}]
     node["status"] = {**node["status"], "addresses": addresses}
     return node
+
+
+@contextmanager
+def acting_as(identity: str, stack: Stack, namespace: str = "pulumi-previews") -> Iterator[Path]:
+    """Inside, the stack's engine and look-up are that ServiceAccount; its kubeconfig."""
+    token = stack.cluster.kubectl("create", "token", identity, "--namespace", namespace).strip()
+    own = dict(YAML(typ="safe", pure=True).load(stack.cluster.kubeconfig))
+    content = {
+        **own,
+        "users": [{"name": identity, "user": {"token": token}}],
+        "contexts": [{"name": CONTEXT, "context": {"cluster": own["clusters"][0]["name"], "user": identity}}],
+        "current-context": CONTEXT,
+    }
+    file = stack.folder / "kubeconfig-of-another"
+    file.write_text(json.dumps(content))
+    stack.variables["KUBECONFIG"] = str(file)
+    try:
+        yield file
+    finally:
+        del stack.variables["KUBECONFIG"]
 
 
 def read_events(log: Path) -> Iterator[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.engine.conftest import NewStack
-from tests.engine.driver import KEPT, until
+from tests.engine.driver import KEPT, ROLES, until
 
 pytestmark = pytest.mark.engine
 
@@ -36,7 +36,7 @@ def test_a_claim_outlives_its_stack(new_stack: NewStack, cache: dict[str, str]) 
     until(lambda: not stack.find("pod"), "the pods go")
     assert stack.kept() == kept, "the same objects"
     assert stack.export().get("resources", []) == [], "the stack is empty"
-    left = [kind for kind in ("deployment", "daemonset", "job", "service", "networkpolicy") if stack.find(kind)]
+    left = [kind for kind in ROLES if kind not in KEPT and stack.find(kind, f"pulumi-vllm/stack={stack.name}")]
     assert left == [], "everything else is gone"
 
     stack.up()

@@ -17,8 +17,10 @@ pytestmark = pytest.mark.engine
 
 SEED = 3060
 STEPS = 31
-"""Starts and ends of resources in the event log of a first `up` until only the Service is waited for."""
-POINTS = sorted(random.Random(SEED).sample(range(2, STEPS + 1), 8))  # noqa: S311 - the same points each time
+"""Starts and ends of resources in the event log of a first `up` until its Service is made."""
+MONITORS = 36
+"""The same, until monitoring is being made, which comes last."""
+POINTS = [*sorted(random.Random(SEED).sample(range(2, STEPS + 1), 8)), MONITORS]  # noqa: S311 - the same each time
 
 
 def _recover(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> list[str]:

@@ -15,6 +15,7 @@ from tests.engine.driver import CONTEXT, Answer, Object, Stack
 
 pytestmark = pytest.mark.engine
 
+OWN = "pulumi-vllm/stack=%s,app.kubernetes.io/component=server"
 CACHE = {"kind": "storageClass", "storageClass": "local-path", "size": "20Gi", "claimName": "weights"}
 
 
@@ -175,6 +176,49 @@ def test_a_released_volume_is_used_again_only_by_hand(new_stack: NewStack) -> No
     assert stack.get("pv", volume)["metadata"]["uid"] == uid, "the volume with the files"
     assert stack.get("pvc", "vllm-model-0")["status"]["phase"] == "Bound", "a new claim on it"
     stack.preview("--expect-no-changes")
+
+
+def test_a_service_is_taken_over_only_when_its_ports_can_stand_beside_ours(new_stack: NewStack) -> None:
+    stack = new_stack("foreign-port")
+    service = _service(stack)
+    service["spec"]["ports"] = [{"port": 80}]
+    stack.cluster.apply(_namespace(stack), service)
+    stack.wait("serviceaccount/default", "create")
+    stack.write({"cluster.adopt": [f"Namespace/{stack.name}", "Service/vllm-service"]})
+    answer = _refused(stack, "services.qwen.exposure.serviceName", "its port 80, without a name, beside 8000")
+
+    stack.cluster.kubectl(*_way_out(answer))
+    stack.up()
+    ports = stack.get("service", "vllm-service")["spec"]["ports"]
+    assert {port["port"]: port["name"] for port in ports} == {80: "other", 8000: "http"}, "its port stays beside ours"
+    # The provider compares lists by position, and so says once more what is ours; then it is quiet.
+    stack.up()
+    stack.preview("--expect-no-changes")
+
+
+def test_a_stack_moves_to_another_namespace_once_the_old_server_gives_its_card_back(new_stack: NewStack) -> None:
+    stack = new_stack("moving")
+    stack.up()
+    moved = f"{stack.name}-moved"
+    stack.write({"cluster.namespace": moved})
+    answer = _refused(stack, "cluster.namespace", f"the card that qwen-0 in namespace '{stack.name}' holds")
+    assert stack.server_pod()["status"]["phase"] == "Running", "until then it serves"
+
+    stack.cluster.kubectl(*_way_out(answer))
+    stack.up()
+    servers = stack.cluster.kubectl(
+        "get", "deployments", "--all-namespaces", "--output=name", "--selector", OWN % stack.name
+    )
+    assert servers.split() == ["deployment.apps/qwen-0"], "one server, and none is left where it was"
+    assert "vllm-model-0" in stack.cluster.kubectl("get", "pvc", "--namespace", stack.name), "the old claim is kept"
+    stack.preview("--expect-no-changes")
+
+
+def _way_out(answer: Answer) -> list[str]:
+    """The arguments of the kubectl command in a remedy."""
+    found = re.search(r"kubectl (--namespace \S+ (?:scale|patch) .*?)(?: \(|$)", answer.output, re.MULTILINE)
+    assert found, f"no command in:\n{answer.output}"
+    return shlex.split(found[1])
 
 
 def test_a_cluster_that_cannot_be_reached_is_not_taken_for_an_empty_one(new_stack: NewStack) -> None:

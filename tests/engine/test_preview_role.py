@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
 import pytest
-from ruamel.yaml import YAML
 
 from sim.cluster import Cluster, ClusterError
 from tests.engine.conftest import NewStack
-from tests.engine.driver import CONTEXT, ROOT, Object, Stack, until
+from tests.engine.driver import ROOT, Object, Stack, acting_as, until
 
 pytestmark = pytest.mark.engine
 
@@ -24,26 +18,6 @@ ONLY_DRY_RUN = "only requests with dryRun are allowed"
 def role(cluster: Cluster) -> None:
     """The role as the guide says; it stays, since only its identities are concerned by it."""
     cluster.kubectl("apply", "-f", str(ROLE))
-
-
-@contextmanager
-def acting_as(identity: str, stack: Stack) -> Iterator[Path]:
-    """Inside, the stack's engine and look-up are that identity; its kubeconfig."""
-    token = stack.cluster.kubectl("create", "token", identity, "--namespace", "pulumi-previews").strip()
-    own = dict(YAML(typ="safe", pure=True).load(stack.cluster.kubeconfig))
-    content = {
-        **own,
-        "users": [{"name": identity, "user": {"token": token}}],
-        "contexts": [{"name": CONTEXT, "context": {"cluster": own["clusters"][0]["name"], "user": identity}}],
-        "current-context": CONTEXT,
-    }
-    file = stack.folder / "preview-kubeconfig"
-    file.write_text(json.dumps(content))
-    stack.variables["KUBECONFIG"] = str(file)
-    try:
-        yield file
-    finally:
-        del stack.variables["KUBECONFIG"]
 
 
 def test_a_fresh_stack_can_be_previewed(new_stack: NewStack) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,11 @@ def test_the_plan_of_a_shipped_stack_is_answered_in_full(stack: str) -> None:
     answer = json.loads(result.output)
     for name, service in answer["services"].items():
         for part, keys in {
-            "memory": {"weightsGiB", "kvGiB", "kvTokens", "maxContext", "nvidiaSmiMiB", "fits", "bandMiB"},
+            "memory": {"weightsGiB", "kvGiB", "kvTokens", "maxContext", "fits", "bandMiB"},
             "startup": {"phases", "coldSeconds", "warmSeconds", "budgetSeconds"},
         }.items():
             assert keys <= set(service[part]), f"{name}.{part} lacks {keys - set(service[part])}"
+        assert {"nvidiaSmiMiB", "containerMiB"} & set(service["memory"]), "what will be taken, by what shows it"
         assert service["argv"][:2] == ["vllm", "serve"], "what will be run is part of the answer"
     assert {"level", "rule", "path", "message", "remedy", "source"} == set(answer["findings"][0])
 
@@ -112,6 +114,19 @@ def test_a_load_is_turned_into_replicas() -> None:
     result = run("capacity", "--stack", "lab-3060", "--requests-per-second", "100", "--measured", "18")
     assert result.exit_code == 0, result.output
     assert "8 for 100 requests/s" in result.output, "18 x 0.7 = 12.6; 100 / 12.6 = 7.9"
+
+
+def test_a_load_of_tokens_has_a_price() -> None:
+    load = ("--requests-per-second", "100", "--measured", "18", "--output-tokens", "200")
+    result = run("capacity", "--stack", "l40s-pair-eks", *load)
+    assert result.exit_code == 0, result.output
+    found = re.search(r"\$([\d,.]+) per hour.*?\$([\d,.]+) per million generated tokens", result.output, re.DOTALL)
+    assert found, result.output
+    hourly, tokens = (float(number.replace(",", "")) for number in found.groups())
+    assert tokens == pytest.approx(hourly / (100 * 200 * 3600) * 1e6, abs=0.01), "100 answers of 200 tokens a second"
+    unpriced = run("capacity", "--stack", "lab-3060", *load)
+    assert unpriced.exit_code == 0, unpriced.output
+    assert "per million" not in unpriced.output, "without a price of the node nothing is invented"
 
 
 def test_capacity_is_not_guessed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from threading import Event
 
@@ -9,8 +10,9 @@ import pytest
 from urllib3.exceptions import HTTPError
 
 from infra import live
-from infra.live import Answer, LiveError, get
+from infra.live import SERVERS, Answer, LiveError, get, look
 from tests.infra.api_server import api_server, client_of
+from tests.stack_files import config
 
 
 @pytest.mark.parametrize(
@@ -58,3 +60,23 @@ def test_a_silent_cluster_is_not_waited_for_without_end(monkeypatch: pytest.Monk
                 get(api, "/version")
         finally:
             over.set()
+
+
+@pytest.mark.parametrize(("status", "seen"), [(200, ["there"]), (403, [])])
+def test_servers_of_other_namespaces_are_seen_where_one_may_look(status: int, seen: list[str]) -> None:
+    def answer(path: str) -> tuple[int, str]:
+        if path == SERVERS:
+            return status, json.dumps({"items": [{"metadata": {"name": "there", "namespace": "before"}}]})
+        return 200, json.dumps({"gitVersion": "v1.37.2", "items": []})
+
+    with api_server(answer) as address, client_of(address) as api:
+        found = look(config().cluster, api)
+    assert [one["metadata"]["name"] for one in found.servers] == seen, "who may see one namespace only can deploy in it"
+
+
+def test_servers_that_cannot_be_listed_for_another_reason_are_no_empty_cluster() -> None:
+    def answer(path: str) -> tuple[int, str]:
+        return (500, "") if path == SERVERS else (200, json.dumps({"gitVersion": "v1.37.2", "items": []}))
+
+    with api_server(answer) as address, client_of(address) as api, pytest.raises(LiveError, match="answers 500"):
+        look(config().cluster, api)

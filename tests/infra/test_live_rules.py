@@ -2,110 +2,42 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from components import naming
-from infra.live import LISTS, NOT_EVERYWHERE, LiveCluster
+from infra.live import LiveCluster
 from infra.preflight import check_live
 from planner.findings import Finding
+from tests.infra.live_objects import (
+    OURS,
+    STACK,
+    THEIRS,
+    an_object,
+    card_slice,
+    cards_by_dra,
+    claim,
+    cluster,
+    device_class,
+    foreign_service,
+    host,
+    node,
+    our_server,
+    servers_of,
+    volume,
+    without_dra,
+)
 from tests.stack_files import config
 
-STACK = "lab-3060"
-OURS = {naming.STACK_LABEL: STACK}
-CLAIM, VOLUME = "vllm-model-0", "ai-infra-vllm-model-0"
 DYNAMIC = {
     "services.qwen.cache": {"kind": "storageClass", "storageClass": "fast", "size": "20Gi", "claimName": "vllm-model"}
 }
 
 
-def an_object(name: str, labels: Mapping[str, str] | None = None, **parts: Any) -> dict[str, Any]:
-    return {"metadata": {"name": name, "labels": dict(labels or {})}, **parts}
-
-
-def node(
-    name: str = "lab",
-    cards: int = 1,
-    ready: str = "True",
-    labels: Mapping[str, str] | None = None,
-    kubelet: str = "v1.37.2",
-) -> dict[str, Any]:
-    selector = config().nodes["lab"].selector
-    status = {
-        "conditions": [{"type": "Ready", "status": ready}],
-        "allocatable": {"nvidia.com/gpu": str(cards)},
-        "nodeInfo": {"kubeletVersion": kubelet},
-    }
-    return an_object(name, selector if labels is None else labels, status=status)
-
-
-def claim(
-    size: str = "20Gi", class_name: str = "", mode: str = "ReadWriteOnce", name: str = CLAIM, **labels: str
-) -> dict[str, Any]:
-    spec = {"storageClassName": class_name, "accessModes": [mode], "resources": {"requests": {"storage": size}}}
-    return an_object(name, labels or OURS, spec=spec)
-
-
-def volume(
-    phase: str = "Bound", path: str = "/srv/ai-infra/vllm-model-cache", claim_name: str = CLAIM
-) -> dict[str, Any]:
-    spec = {"hostPath": {"path": path}, "claimRef": {"namespace": "ai-infra", "name": claim_name}}
-    return an_object(VOLUME, OURS, spec=spec, status={"phase": phase})
-
-
-def host(name: str, **more: str) -> dict[str, str]:
-    return {**config().nodes["lab"].selector, "kubernetes.io/hostname": name, **more}
-
-
-def device_class(name: str = "gpu.nvidia.com", **spec: Any) -> dict[str, Any]:
-    cel = {"expression": "device.driver == 'gpu.nvidia.com' && device.attributes['gpu.nvidia.com'].type == 'gpu'"}
-    return an_object(name, spec={"selectors": [{"cel": cel}], **spec})
-
-
-def card_slice(
-    name: str = "lab", types: tuple[str, ...] = ("gpu",), generation: int = 1, *, beta: bool = False
-) -> dict[str, Any]:
-    kinds = [{"attributes": {"type": {"string": kind}}} for kind in types]
-    cards = [{"name": f"card-{number}", **({"basic": kind} if beta else kind)} for number, kind in enumerate(kinds)]
-    pool = {"name": "lab", "generation": generation, "resourceSliceCount": 1}
-    spec = {"driver": "gpu.nvidia.com", "nodeName": "lab", "pool": pool, "devices": cards}
-    return an_object(f"{name}-slice", spec=spec)
-
-
-def cards_by_dra(version: str = "v1.37.2", **parts: list[dict[str, Any]]) -> LiveCluster:
-    there = {"Node": [node(cards=0)], "DeviceClass": [device_class()], "ResourceSlice": [card_slice()], **parts}
-    return cluster(version, **there)
-
-
-def without_dra(live: LiveCluster) -> LiveCluster:
-    kept = {kind: there for kind, there in live.objects.items() if kind not in NOT_EVERYWHERE}
-    return LiveCluster(live.version, kept)
-
-
-def cluster(version: str = "v1.37.2", **objects: list[dict[str, Any]]) -> LiveCluster:
-    there = {"Node": [node()], **objects}
-    by_name = {kind: {item["metadata"]["name"]: item for item in there.get(kind, [])} for kind in LISTS}
-    return LiveCluster(version, copy.deepcopy(by_name))
-
-
 def found(live: LiveCluster, changes: Mapping[str, Any] | None = None) -> list[Finding]:
     return list(check_live(config(changes=changes), STACK, live))
-
-
-def our_server(name: str, selector: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """A server of this stack as the cluster returns it."""
-    container = {
-        "name": "vllm",
-        "image": "vllm/vllm-openai:v0.31.0",
-        "resources": {"limits": {"nvidia.com/gpu": "1"}},
-    }
-    chosen = config().nodes["lab"].selector if selector is None else selector
-    pod = {"nodeSelector": dict(chosen), "containers": [container]}
-    labels = {**OURS, naming.COMPONENT_LABEL: "server"}
-    return an_object(name, labels, spec={"template": {"spec": pod}})
 
 
 EXPANDABLE = {"StorageClass": [an_object("fast", allowVolumeExpansion=True)]}
@@ -115,6 +47,7 @@ SHRUNK = {"services.qwen.cache": {**DYNAMIC["services.qwen.cache"], "size": "10G
 SHARED = {"services.qwen.cache": {**DYNAMIC["services.qwen.cache"], "accessMode": "ReadWriteMany"}}
 K3S = {"cluster.flavour": "k3s"}
 DRA = {"nodes.lab.allocation": "dra"}
+ADOPTED = {"cluster.adopt": [f"Service/{naming.service_name('qwen', config().services['qwen'])}"]}
 PINS = {"nodes.lab.nodes": 2, "nodes.lab.nodeNames": ["lab", "lab-1"]}
 EXISTING = {"kind": "existingClaim", "claimName": "models"}
 TWO_CARDS = {"nodes.lab.gpusPerNode": 2}
@@ -240,11 +173,72 @@ CASES: dict[str, tuple[LiveCluster, dict[str, Any], tuple[str, str, str] | None]
         ("warn", "nodes.lab", "offer 1"),
     ),
     "time-sliced copies of one card": (cluster(Node=[node(cards=4)]), {}, ("warn", "nodes.lab", "time-sl")),
+    "a Service to take over with another port without a name": (
+        foreign_service({"port": 80}),
+        ADOPTED,
+        ("error", "services.qwen.exposure.serviceName", '[{"op":"add","path":"/spec/ports/0/name","value":"other"}]'),
+    ),
+    "a Service to take over with another port of our port's name": (
+        foreign_service({"name": "grpc", "port": 9000}, {"name": "http", "port": 80}),
+        ADOPTED,
+        ("error", "services.qwen.exposure.serviceName", "/spec/ports/1/name"),
+    ),
+    "a Service to take over with the same number of another protocol": (
+        foreign_service({"port": 8000, "protocol": "UDP"}),
+        ADOPTED,
+        ("error", "services.qwen.exposure.serviceName", "without a name"),
+    ),
+    "a Service to take over with another port of another name": (
+        foreign_service({"name": "grpc", "port": 9000}, {"name": "web", "port": 8000}),
+        ADOPTED,
+        None,
+    ),
+    "a Service to take over with our port, which has no name": (foreign_service({"port": 8000}), ADOPTED, None),
+    "our own Service whose port is changed": (
+        foreign_service({"name": "http", "port": 80}, labels=OURS),
+        ADOPTED,
+        None,
+    ),
     "a node that is down": (cluster(Node=[node(ready="Unknown")]), {}, ("warn", "nodes.lab", "prePull.await: false")),
     "a renamed service on a pool without a spare card": (
         cluster(Deployment=[our_server("old-0")]),
         {},
-        ("error", "services.qwen", "first take it away"),
+        ("error", "services.qwen", "kubectl --namespace ai-infra scale deployment old-0 --replicas=0"),
+    ),
+    "a renamed service whose old server is scaled to zero": (
+        cluster(Deployment=[our_server("old-0", replicas=0)]),
+        {},
+        None,
+    ),
+    "a renamed service on a pool with a card that is not declared": (
+        cluster(Deployment=[our_server("old-0")], Node=[node(), node("lab-1")]),
+        {},
+        ("warn", "nodes.lab", "declares 1 GPU(s), and its nodes offer 2"),
+    ),
+    "another namespace while the old one holds the card": (
+        servers_of("before", our_server("qwen-0")),
+        {},
+        ("error", "cluster.namespace", "kubectl --namespace before scale deployment qwen-0 --replicas=0"),
+    ),
+    "another namespace once the old server is scaled to zero": (
+        servers_of("before", our_server("qwen-0", replicas=0)),
+        {},
+        None,
+    ),
+    "another namespace and a spare card": (
+        servers_of("before", our_server("qwen-0"), Node=[node(cards=2)]),
+        TWO_CARDS,
+        None,
+    ),
+    "another stack's server in another namespace": (
+        servers_of("theirs", an_object("qwen-0", THEIRS, spec=our_server("qwen-0")["spec"])),
+        {},
+        None,
+    ),
+    "the own servers are seen among all": (
+        servers_of("ai-infra", our_server("qwen-0"), Deployment=[our_server("qwen-0")]),
+        {},
+        None,
     ),
     "a renamed service on a pool with a spare card": (
         cluster(Deployment=[our_server("old-0")], Node=[node(cards=2)]),
@@ -392,4 +386,70 @@ def test_the_cluster_is_compared_with_the_stack(
         return
     level, path, words = expected
     assert [(item.level, item.path) for item in findings] == [(level, f"vllm:{path}")], findings
+    assert words in f"{findings[0].message} {findings[0].remedy}", f"{findings[0]} does not say {words!r}"
+
+
+STANDALONE = {
+    "mode": "standalone",
+    "prometheusImage": "registry.example/prometheus:v3.16.0",
+    "alertmanagerImage": "registry.example/alertmanager:v0.35.0",
+    "size": "20Gi",
+    "receiver": {"kind": "webhook"},
+}
+ON_FAST = {**STANDALONE, "storageClass": "fast"}
+DEFAULT_CLASS = {"storageclass.kubernetes.io/is-default-class": "true"}
+
+
+def samples(size: str = "20Gi", class_name: str = "fast") -> dict[str, Any]:
+    return claim(size, class_name, name="vllm-prometheus")
+
+
+def default_class() -> dict[str, Any]:
+    made = an_object("fast", allowVolumeExpansion=True)
+    return {**made, "metadata": {**made["metadata"], "annotations": DEFAULT_CLASS}}
+
+
+# what is in the cluster, the section monitoring, (level, field, words) or None where nothing may be said
+SAMPLES: dict[str, tuple[dict[str, list[dict[str, Any]]], dict[str, Any], tuple[str, str, str] | None]] = {
+    "a class that is there": (EXPANDABLE, ON_FAST, None),
+    "the default class": ({"StorageClass": [default_class()]}, STANDALONE, None),
+    "no default class": (EXPANDABLE, STANDALONE, ("warn", "storageClass", "one of fast")),
+    "no class at all": ({}, STANDALONE, ("warn", "storageClass", "a volume for each of the two claims")),
+    "a class that is not there": (EXPANDABLE, {**STANDALONE, "storageClass": "fats"}, ("warn", "storageClass", "fast")),
+    "a claim that was kept": ({"PersistentVolumeClaim": [samples()], **EXPANDABLE}, ON_FAST, None),
+    "a kept claim and no class in the stack": (
+        {"PersistentVolumeClaim": [samples()], **EXPANDABLE},
+        STANDALONE,
+        None,
+    ),
+    "a claim of another class": (
+        {"PersistentVolumeClaim": [samples(class_name="slow")], **EXPANDABLE},
+        ON_FAST,
+        ("error", "storageClass", "'slow'"),
+    ),
+    "a claim that would shrink": (
+        {"PersistentVolumeClaim": [samples(size="40Gi")], **EXPANDABLE},
+        ON_FAST,
+        ("error", "size", "never shrinks"),
+    ),
+    "a claim that grows": ({"PersistentVolumeClaim": [samples(size="10Gi")], **EXPANDABLE}, ON_FAST, None),
+    "a claim that cannot grow": (
+        {"PersistentVolumeClaim": [samples(size="10Gi")], **RIGID},
+        ON_FAST,
+        ("error", "size", "allowVolumeExpansion"),
+    ),
+    "another mode": ({"PersistentVolumeClaim": [samples(class_name="slow")]}, {"mode": "none"}, None),
+}
+
+
+@pytest.mark.parametrize(("objects", "monitoring", "expected"), SAMPLES.values(), ids=SAMPLES.keys())
+def test_the_claims_of_monitoring_are_compared_with_the_stack(
+    objects: dict[str, list[dict[str, Any]]], monitoring: dict[str, Any], expected: tuple[str, str, str] | None
+) -> None:
+    findings = [one for one in found(cluster(**objects), {"monitoring": monitoring}) if "LIVE-SAMPLES" in one.rule]
+    if expected is None:
+        assert not findings, f"this runs, and was not let through: {findings}"
+        return
+    level, field, words = expected
+    assert [(item.level, item.path) for item in findings] == [(level, f"vllm:monitoring.{field}")], findings
     assert words in f"{findings[0].message} {findings[0].remedy}", f"{findings[0]} does not say {words!r}"

@@ -23,6 +23,7 @@ DAEMON_SET = "kubernetes:apps/v1:DaemonSet"
 DEPLOYMENT = "kubernetes:apps/v1:Deployment"
 JOB = "kubernetes:batch/v1:Job"
 NAMESPACE = "kubernetes:core/v1:Namespace"
+SECRET = "kubernetes:core/v1:Secret"
 
 
 def matching_cluster(stack: str, changes: Mapping[str, Any] | None = None) -> LiveCluster:
@@ -38,9 +39,10 @@ def matching_cluster(stack: str, changes: Mapping[str, Any] | None = None) -> Li
     for name, pool in stack_config.nodes.items():
         for number in range(pool.nodes):
             node = pool.node_names[number] if pool.node_names else f"{name}-{number}"
-            by_plugin = {"nvidia.com/gpu": str(pool.gpus_per_node)} if pool.allocation == "devicePlugin" else {}
+            plugin = pool.kind == "gpu" and pool.allocation == "devicePlugin"
+            by_plugin = {"nvidia.com/gpu": str(pool.gpus_per_node)} if plugin else {}
             objects["Node"][node] = {
-                "metadata": {"name": node, "labels": {**pool.selector, "kubernetes.io/hostname": node}},
+                "metadata": {"name": node, "labels": {"kubernetes.io/hostname": node, **pool.selector}},
                 "status": {"conditions": [{"type": "Ready", "status": "True"}], "allocatable": by_plugin},
             }
             if pool.allocation == "dra":
@@ -72,8 +74,9 @@ def run(
 def test_every_object_is_valid_to_the_letter(monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
     version = config(stack).cluster.kubernetes_version
     registered = [item for item in run(monkeypatch, stack).registrations if item.type.startswith("kubernetes:")]
-    # A chart's release is no object of Kubernetes.
-    objects = [item for item in registered if not item.type.startswith("kubernetes:helm.sh/")]
+    # A chart's release is no object of Kubernetes, and a kind of an operator has its definition (tests/components).
+    foreign = ("kubernetes:helm.sh/", "kubernetes:monitoring.coreos.com/")
+    objects = [item for item in registered if not item.type.startswith(foreign)]
     assert len(objects) >= 8, "a stack has namespace, claim, pre-pull, seed, server and address"
     for item in objects:
         manifest = {key: value for key, value in item.inputs.items() if key != "__provider"}
@@ -194,6 +197,30 @@ def test_the_token_is_given_to_the_download_only(monkeypatch: pytest.MonkeyPatch
     assert "HF_TOKEN" not in names(recording.one(DEPLOYMENT)), "an offline server does not"
     texts = [str(item.raw_inputs) for item in recording.registrations if not item.type.endswith(":Secret")]
     assert not [text for text in texts if "hf_hidden" in text], "the value is in the Secret and nowhere else"
+
+
+STANDALONE = {
+    "mode": "standalone",
+    "prometheusImage": "registry.example/prometheus:v3.16.0",
+    "alertmanagerImage": "registry.example/alertmanager:v0.35.0",
+    "receiver": {"kind": "slack", "channel": "#inference"},
+}
+TWO_RECEIVERS = {"alertWebhookUrl": "https://hooks.example.com/old", "alertSlackUrl": "https://slack.example.com/new"}
+
+
+def test_alerts_go_where_the_receiver_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = run(monkeypatch, changes={"monitoring": STANDALONE}, secrets=TWO_RECEIVERS)
+    secret = recording.one(SECRET, "alert-receiver")
+    assert secret.inputs["stringData"] == {"credential": TWO_RECEIVERS["alertSlackUrl"]}, (
+        "an address that is left over from another receiver is nobody's"
+    )
+    assert order(recording, recording.one(DEPLOYMENT, "qwen-deployment-0"), secret), "a refused Secret blocks no server"
+
+
+def test_a_receiver_is_a_matter_of_standalone_monitoring(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator = {"mode": "operator", "labels": {"release": "prometheus"}}
+    recording = run(monkeypatch, changes={"monitoring": operator}, secrets=TWO_RECEIVERS)
+    assert not recording.all(SECRET), "an Alertmanager of somebody else has receivers of its own"
 
 
 def test_what_a_stack_exports_is_short(monkeypatch: pytest.MonkeyPatch) -> None:

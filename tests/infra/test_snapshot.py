@@ -12,9 +12,9 @@ import pytest
 from kubernetes.client.exceptions import ApiException
 from typer.testing import CliRunner, Result
 
-from infra import live, snapshot
+from infra import live, port_forward, snapshot
 from infra.cli import app
-from infra.snapshot import Difference, Exposition, SnapshotError, difference, parse, reading, render, verdicts
+from infra.snapshot import Difference, Exposition, SnapshotError, difference, parse, render, verdicts
 from infra.snapshot.difference import DECODE_TIME, E2E, percentiles
 from planner.alerts import (
     GENERATED,
@@ -523,7 +523,7 @@ def test_every_ready_replica_is_read_through_a_port_forward(monkeypatch: pytest.
             asked.append((namespace, name, ports))
             return Forward(url)
 
-        monkeypatch.setattr(reading, "portforward", forward)
+        monkeypatch.setattr(port_forward, "portforward", forward)
         found = snapshot.from_pods(client_of(url), "vllm", "qwen", 8000)
     assert asked == [("vllm", "a", "8000"), ("vllm", "b", "8000")], "pods that come or go would not answer"
     assert [each.total(PROMPTED) for each in found.values()] == [7.0, 7.0], "each replica's own page"
@@ -564,7 +564,7 @@ def test_a_port_forward_that_is_refused_names_the_right_that_is_missing(monkeypa
             status=0, reason=f"Handshake status 403 Forbidden -+-+- {{'date': 'today'}} -+-+- {status}\n"
         )
 
-    monkeypatch.setattr(reading, "portforward", refuse)
+    monkeypatch.setattr(port_forward, "portforward", refuse)
     with (
         api_server(lambda _: (200, json.dumps({"items": [pod("a")]}))) as url,
         pytest.raises(
@@ -580,3 +580,14 @@ def test_no_ready_replica_points_to_the_diagnosis() -> None:
         pytest.raises(SnapshotError, match="vllm-infra diagnose"),
     ):
         snapshot.from_pods(client_of(url), "vllm", "qwen", 8000)
+
+
+@pytest.mark.parametrize(("running", "expected"), [(0, True), (1, True), (2, False), (3, False)])
+def test_requests_that_clients_gave_up_are_said(running: float, expected: bool) -> None:
+    """Five first tokens and three ends: what runs explains as many as there are, the rest has gone."""
+    seen = {TTFT: [0.1] * 5, QUEUE_TIME: [0.01] * 3, PREFILL_TIME: [0.05] * 3, E2E: [1.0] * 3}
+    found = between(page("0.33.0"), page("0.33.0", {"vllm:num_requests_running": running}, seen))
+    said = [note for note in found.notes if "their clients went away" in note]
+    assert bool(said) is expected, found.notes
+    if expected:
+        assert said[0].startswith(f"at least {2 - running:g} "), "so many neither ended nor run"

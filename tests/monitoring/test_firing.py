@@ -87,6 +87,14 @@ FAULTS = {
         12,
         {"requestsFailing": {"enabled": True}},
     ),
+    "requests given up": Fault(
+        "VLLMRequestsFailing",
+        "warning",
+        {"ended": {"stop": 0.9}},
+        {"ended": {"stop": 0.96}},
+        22,
+        {"requestsFailing": {"enabled": True}},
+    ),
     "error budget": Fault(
         "VLLMTTFTBudgetBurn",
         "critical",

@@ -11,18 +11,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from planner.arguments import (
-    BACK_DOOR_FLAGS,
-    OWNED,
-    SUPERSEDED,
-    TYPED,
-    ArgumentsError,
-    check,
-    parse,
-    render,
-    tensor_parallel_size,
-)
+from planner.arguments import ArgumentsError, check, parse, render
+from planner.arguments.names import OWNED, SUPERSEDED, TYPED
+from planner.arguments.together import BACK_DOOR_FLAGS
 from planner.findings import Finding
+from planner.parallel import tensor_parallel_size
 from planner.releases import Flag, Release, known_releases, release_at
 from planner.spec import EngineSpec, ServiceSpec
 

@@ -19,7 +19,7 @@ from tests.components.test_vllm_server import deployment
 from tests.stack_files import SHIPPED, config
 
 PLANNER_RULES = {"SEC-DEV"}
-"""Rules of `planner/arguments.py`, which carry their ids in the findings."""
+"""Rules of `planner/arguments`, which carry their ids in the findings."""
 
 
 def boxes(

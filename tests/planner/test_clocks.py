@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.clocks import Clocks, broken, plan_clocks
+from planner.clocks import Clocks, broken, engine_patience, plan_clocks
 from planner.gpus import catalogue
 from planner.models import facts, known_models
 from planner.releases import release_at
@@ -223,6 +224,24 @@ def test_waves_multiply_the_pull() -> None:
     at_once = clocks(service(), pool(nodes=4, rates=SLOW)).pre_pull_timeout_seconds
     by_two = clocks(service(), pool(nodes=4, rates=SLOW, prePull={"concurrentNodes": 2})).pre_pull_timeout_seconds
     assert by_two > 1.9 * at_once, "two nodes at a time need two waves"
+
+
+@pytest.mark.parametrize(
+    ("version", "window", "expected"),
+    [
+        ("0.31.0", 600, {}),
+        ("0.31.0", 601, {"VLLM_ENGINE_READY_TIMEOUT_S": "1200"}),
+        ("0.31.0", 1200, {"VLLM_ENGINE_READY_TIMEOUT_S": "1200"}),
+        ("0.19.1", 3000, {"VLLM_ENGINE_READY_TIMEOUT_S": "4800"}),
+        ("0.11.0", 3000, {}),
+    ],
+    ids=["its own limit is enough", "above it", "the same for a longer window", "doubled", "not read by the release"],
+)
+def test_the_engine_is_waited_for_as_long_as_the_probe_waits(
+    version: str, window: int, expected: dict[str, str]
+) -> None:
+    planned = replace(clocks(service(), pool()), startup_period_seconds=1, startup_failure_threshold=window)
+    assert engine_patience(release_at(version), planned) == expected, "else vLLM ends itself before the probe gives up"
 
 
 def test_a_release_without_drain_stops_sooner() -> None:

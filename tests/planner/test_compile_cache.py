@@ -226,6 +226,15 @@ def test_the_digest_says_that_the_next_start_may_compile() -> None:
     assert key(engine=eager).digest == key(engine=longer).digest, "where nothing is compiled nothing can miss"
 
 
+def test_the_time_for_the_engine_is_part_of_the_key_and_moves_seldom() -> None:
+    short, long, longer, longest = (key(overrides={"startupSeconds": seconds}) for seconds in (590, 610, 1190, 1210))
+    assert compare(short, long).changed == ("env.VLLM_ENGINE_READY_TIMEOUT_S",), "vLLM counts the variable"
+    assert compare(long, longer).verdict == "hit", "a window that grows by minutes compiles nothing once more"
+    assert compare(longer, longest).verdict == "miss", "one that outgrows the value does"
+    old = [key(OLD, overrides={"startupSeconds": seconds}) for seconds in (590, 1210)]
+    assert compare(*old).verdict == "hit", "that release does not read it"
+
+
 @pytest.mark.parametrize("version", known_releases())
 @pytest.mark.parametrize("offline", [True, False])
 def test_what_we_set_ourselves_never_differs_between_pods(version: str, offline: bool) -> None:

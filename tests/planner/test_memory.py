@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner.arguments import render
 from planner.gpus import Gpu, catalogue
 from planner.memory import MIB, MemoryPlan, plan_memory, settings_of
 from planner.models import ModelFacts, facts
@@ -60,7 +61,7 @@ def test_l40s_rows(utilization: float, tokens: int, blocks: int, kv_gib: float, 
     assert result.kv_tokens == pytest.approx(tokens, rel=0.005), "KV tokens of the measured start"
     assert result.kv_blocks == pytest.approx(blocks, rel=0.005), "KV blocks of the measured start"
     assert result.kv_mib / 1024 == pytest.approx(kv_gib, abs=0.1), "KV memory that the engine logged"
-    assert result.nvidia_smi_mib == pytest.approx(used, abs=100), "nvidia-smi after the measured start"
+    assert result.used_mib == pytest.approx(used, abs=100), "nvidia-smi after the measured start"
 
 
 def test_l40s_ledger_adds_up_to_what_nvidia_smi_shows() -> None:
@@ -69,7 +70,7 @@ def test_l40s_ledger_adds_up_to_what_nvidia_smi_shows() -> None:
     assert weights == pytest.approx(14.2488, abs=0.001), "aligned tensors and the rope table explain all but 1 MiB"
     assert kv == pytest.approx(25.13, abs=0.05), "KV cache of the ledger"
     assert graphs == pytest.approx(0.59, abs=0.05), "102 graphs take 0.59 GiB"
-    rest = result.nvidia_smi_mib / 1024 - weights - kv - graphs
+    rest = result.used_mib / 1024 - weights - kv - graphs
     assert rest == pytest.approx(1.14, abs=0.06), "context, libraries and the sampler's buffers are the rest"
     assert result.kv_bytes_per_token == 57_344, "28 layers x 2 x 4 heads x 128 x 2 bytes"
 
@@ -81,7 +82,7 @@ def test_seven_graph_sizes_take_a_fifth() -> None:
 
 def test_rtx_3060_row() -> None:
     result = plan("rtx-3060-12gb", QWEN_AWQ, "0.31.0", LAB)
-    assert result.nvidia_smi_mib == pytest.approx(9_371, abs=100), "nvidia-smi of both measured starts"
+    assert result.used_mib == pytest.approx(9_371, abs=100), "nvidia-smi of both measured starts"
     assert result.fits == "yes", "the lab runs"
     assert result.graphs_mib == 0, "eager records no graphs"
 
@@ -104,14 +105,14 @@ def test_h200_starts(model: str, engine: dict[str, Any], warm: bool, tokens: int
     given = {"gpuMemoryUtilization": 0.9, "maxModelLen": 32_768, "maxNumBatchedTokens": 2048, "maxNumSeqs": 256}
     result = plan("h200", model, "0.26.0", given | engine, warm=warm)
     assert result.kv_tokens == pytest.approx(tokens, rel=0.01), "KV tokens of the measured start"
-    assert result.nvidia_smi_mib == pytest.approx(used, abs=400), "nvidia-smi after the measured start"
+    assert result.used_mib == pytest.approx(used, abs=400), "nvidia-smi after the measured start"
     assert result.fits == "yes", "it started"
 
 
 def test_a100_public_log() -> None:
     result = plan("a100-80gb", LLAMA, "0.31.0", {"maxModelLen": 8192})
     assert result.kv_tokens == pytest.approx(460_496, rel=0.01), "KV tokens of the public log"
-    assert result.nvidia_smi_mib == pytest.approx(74_143, abs=400), "memory after start in the public log"
+    assert result.used_mib == pytest.approx(74_143, abs=400), "memory after start in the public log"
 
 
 def test_a_start_that_compiles_has_fewer_tokens_than_the_next() -> None:
@@ -210,9 +211,12 @@ def test_kv_heads_are_copied_when_there_are_fewer_than_gpus() -> None:
     assert eight.weights_mib > two.weights_mib / 4, "copied heads cost weights as well"
 
 
-def test_tensor_parallel_size_is_what_the_heads_allow() -> None:
-    assert plan("l40s", QWEN, "0.31.0", gpus=8).tensor_parallel == 4, "28 heads are divisible by 4, not by 8"
-    assert plan("l40s", LLAMA, "0.31.0", gpus=8).tensor_parallel == 8, "32 heads are"
+@pytest.mark.parametrize("engine", [{}, {"tensorParallelSize": 4}, {"pipelineParallelSize": 2}])
+def test_memory_is_planned_for_the_parallel_size_that_vllm_is_told(engine: dict[str, Any]) -> None:
+    words = render(service(engine, gpus=8), release_at("0.31.0"))
+    told = words[words.index("--tensor-parallel-size") + 1]
+    planned = plan("l40s", QWEN, "0.31.0", engine, gpus=8).tensor_parallel
+    assert str(planned) == told, "also where the heads cannot be divided by it, which a rule refuses"
 
 
 def test_mla_is_not_divided_by_tensor_parallel() -> None:

@@ -129,6 +129,13 @@ def test_series_are_counted_as_they_are_exported() -> None:
     assert with_lora.keys() - plain.keys() == {"vllm:lora_requests_info"}, "it needs --enable-lora"
 
 
+def test_between_two_tables_what_one_of_them_has_is_counted() -> None:
+    counts = exported_series(metrics_of(release_at("0.32.0")), [], 4096)
+    name = "vllm:admission_rejections_total"
+    assert counts[name] == 2, "0.33.0 has it, 0.31.0 does not, 0.32.0 was seen to: a plan must not promise too few"
+    assert name not in exported_series(metrics_of(release_at("0.31.0")), [], 4096), "its own table lacks it"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -1,6 +1,6 @@
 """The simulated cluster, started for real: nodes, classes, pods, and nothing left behind.
 
-About a minute once the tools are built; the control plane is started eight times.
+About a minute once the tools are built; the control plane is started eleven times.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ruamel.yaml import YAML
 
 from sim import contexts, processes, tools
 from sim.cluster import Cluster, ClusterError
@@ -126,15 +127,31 @@ def test_a_half_dead_cluster_is_started_again_with_what_it_held(cluster: Cluster
     assert _get(cluster, "configmap", "kept", "--namespace=default")["data"] == {"key": "value"}, "nothing is lost"
 
 
-def test_a_port_that_was_taken_meanwhile_is_named(new_cluster: Callable[[str], Cluster]) -> None:
+def test_ports_that_were_taken_meanwhile_are_all_named(new_cluster: Callable[[str], Cluster]) -> None:
     one = new_cluster("late")
     one.up()
-    server = one.kubectl("config", "view", "--minify", "--output=jsonpath={.clusters[0].cluster.server}")
-    port = int(server.rpartition(":")[2])
+    chosen = YAML(typ="safe", pure=True).load(one.state / "kwokctl.yaml")["options"]
+    server, etcd = chosen["kubeApiserverPort"], chosen["etcdPort"]
     processes.stop(one.state / "kwok" / "clusters" / one.name / "bin")
-    with socket.create_server(("127.0.0.1", port)), pytest.raises(ClusterError, match=f"port {port} of kube-apiserver"):
+    with (
+        socket.create_server(("127.0.0.1", server)),
+        socket.create_server(("127.0.0.1", etcd)),
+        pytest.raises(ClusterError) as refused,
+    ):
         one.up()
-    assert one.up() is True, "with the port free again it starts"
+    named = [line.strip() for line in str(refused.value).splitlines() if line.startswith("  ")]
+    assert sorted(named) == sorted([f"port {etcd} of etcd", f"port {server} of kube-apiserver"]), (
+        "both are named, each with the component that needs it, and none that is free"
+    )
+    assert one.up() is True, "with the ports free again it starts"
+
+
+def test_a_stopped_cluster_keeps_its_ports(new_cluster: Callable[[str], Cluster]) -> None:
+    stopped, newer = new_cluster("stopped"), new_cluster("newer")
+    stopped.up()
+    processes.stop(stopped.state / "kwok" / "clusters" / stopped.name / "bin")
+    newer.up()
+    assert stopped.up() is True, "the one that was made meanwhile has ports of its own"
 
 
 def test_every_stack_gets_its_context(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,6 +48,25 @@ def test_down_of_a_cluster_that_is_not_there_is_no_error() -> None:
 
 
 @pytest.mark.usefixtures("state")
+def test_down_of_a_real_node_that_is_not_there_is_no_error() -> None:
+    result = run.invoke(app, ["node", "down", "--name", "none"])
+    assert (result.exit_code, result.output) == (0, "node real-node of the cluster none: was not there\n"), (
+        "it may be called twice, and by anybody: there is nothing to do that needs root"
+    )
+
+
+@pytest.mark.parametrize(("option", "more"), [([], False), (["--real-node"], True)])
+def test_the_tools_of_the_real_node_are_built_on_request(
+    monkeypatch: pytest.MonkeyPatch, option: list[str], more: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(tools, "ensure", lambda names=("etcd",): asked.extend(names))
+    monkeypatch.setattr(crds, "monitoring_crds", lambda: Path("crds"))
+    assert run.invoke(app, ["tools", *option]).exit_code == 0, "there is nothing to fail"
+    assert ("kubelet" in asked) is more, "a simulated cluster needs none of them"
+
+
+@pytest.mark.usefixtures("state")
 def test_status_of_a_cluster_that_is_not_there_fails() -> None:
     result = run.invoke(app, ["status", "--name", "none"])
     assert result.exit_code == 1, "a script asks with the exit code"

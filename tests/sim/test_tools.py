@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -121,8 +124,63 @@ def test_go_must_be_there_and_new_enough(
             tools.require_go()
 
 
+@pytest.mark.usefixtures("cache")
+def test_a_node_is_made_of_parts_that_fit_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _executable(tmp_path / "found", "containerd", "containerd github.com/containerd/containerd v9.9.9")
+    monkeypatch.setenv("PATH", f"{file.parent}:/bin:/usr/bin")
+    present, missing = tools.resolve(["containerd"])
+    assert (present, [tool.name for tool in missing]) == ({}, ["containerd"]), "the shim and ctr are of one release"
+
+
+def test_only_the_real_node_needs_the_tools_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(tools, "resolve", lambda names: (asked.extend(names), ({}, []))[1])
+    tools.ensure()
+    assert asked, "the others are built"
+    assert not {tool.name for tool in tools.NODE_TOOLS} & set(asked), "a simulated cluster runs no container"
+
+
+@pytest.mark.parametrize(
+    ("there", "missing"),
+    [
+        (("gcc", "pkg-config", "libseccomp"), None),
+        (("gcc", "pkg-config"), "apt-get install libseccomp-dev"),
+        (("gcc",), "apt-get install pkg-config libseccomp-dev"),
+        ((), "apt-get install gcc pkg-config libseccomp-dev"),
+    ],
+)
+def test_a_missing_c_library_is_named_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...], missing: str | None
+) -> None:
+    for name in there:
+        _executable(tmp_path, name, "")
+    if "libseccomp" not in there and "pkg-config" in there:
+        (tmp_path / "pkg-config").write_text("#!/bin/sh\nexit 1\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    if missing is None:
+        tools.require_libraries(tools.NODE_TOOLS)
+    else:
+        with pytest.raises(tools.ToolError, match=missing):
+            tools.require_libraries(tools.NODE_TOOLS)
+    tools.require_libraries(tools.TOOLS)
+
+
+@pytest.mark.parametrize("change", [{"tags": ("other",)}, {"static": True}])
+def test_how_a_tool_is_built_is_part_of_its_key(change: dict[str, Any]) -> None:
+    runc = tools.by_name("runc")
+    assert tools.cache_key(replace(runc, **change)) != tools.cache_key(runc), f"{change} is another binary"
+
+
+def test_the_node_runs_the_release_of_the_api_server() -> None:
+    pins = [(tools.MODULES / module / "go.mod").read_text() for module in ("kubernetes", "kubernetes-node")]
+    versions = [
+        set(re.findall(r"^\s*(?:replace )?(?:k8s\.io/\S+ => )?(k8s\.io/\S+ v\S+)", pin, re.MULTILINE)) for pin in pins
+    ]
+    assert versions[0] <= versions[1], "kubelet's module has the pins of the API server, and more"
+
+
 def test_the_modules_of_all_tools_are_pinned() -> None:
-    for tool in tools.TOOLS:
+    for tool in (*tools.TOOLS, *tools.NODE_TOOLS):
         folder = tools.MODULES / tool.module
         assert (folder / "go.sum").is_file(), f"{tool.name}: without go.sum the build would not be reproducible"
         if tool.package != ".":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from infra.diagnosis import Condition, Container, Event, StartFacts, Termination, diagnose, in_stack_file
@@ -30,8 +32,21 @@ def test_137_after_a_liveness_probe_is_the_window_too() -> None:
     )
 
 
-def test_a_release_that_stops_on_sigterm_ends_otherwise_and_means_the_same() -> None:
-    assert diagnose(died(NORMAL, code=143, events=killed("startup"))).id == "startup-probe", "releases from 0.19.1 do"
+@pytest.mark.parametrize("code", [143, 0])
+def test_a_release_that_stops_on_sigterm_ends_otherwise_and_means_the_same(code: int) -> None:
+    found = diagnose(died(NORMAL, code=code, events=killed("startup")))
+    assert found.id == "startup-probe", "releases from 0.19.1 do, and one that ends in peace was killed all the same"
+
+
+def test_a_server_that_ends_in_peace_and_is_started_again_is_no_slow_start() -> None:
+    assert diagnose(died(NORMAL, code=0)).id == "unknown", "a server has no reason to end by itself"
+
+
+def test_a_step_before_the_server_may_end_in_peace_twice() -> None:
+    again = Container("model-is-there", init=True, restarts=1, ended=Termination("Completed", 0))
+    again = replace(again, last=again.ended)
+    found = diagnose(facts(again, Container("vllm", running=True), log=(NORMAL,), log_of="vllm"))
+    assert found.id == "still-loading", "a new sandbox runs it once more, and ending is what it is for"
 
 
 def test_137_without_either_is_not_guessed() -> None:

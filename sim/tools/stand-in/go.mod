@@ -1,0 +1,3 @@
+module pulumi-vllm.local/sim/tools/stand-in
+
+go 1.26.8
