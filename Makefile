@@ -36,7 +36,7 @@ unit: .venv/.complete ## only what needs no engine (seconds)
 metrics: .venv/.complete ## a real vLLM on the processor, scraped by a real Prometheus (6 GB of disk once)
 	$(BIN)/pytest -m metrics
 
-e2e: .venv/.complete ## the program on a real node, with a real vLLM (root on Linux; MINUTES); writes docs/end-to-end.md
+e2e: .venv/.complete ## the program on a real node, with a real vLLM (root on Linux; 45 minutes); writes docs/end-to-end.md
 	scripts/e2e.sh all --report
 
 lint: .venv/.complete ## style, types, and whether generated files are up to date

@@ -1,6 +1,6 @@
 """Whether this machine can run the tests of this folder; the first time, it makes what they need.
 
-    python -m tests.e2e.machine all|stand-in
+`python -m tests.e2e.machine all`, or `stand-in` for those without a real vLLM.
 """
 
 from __future__ import annotations

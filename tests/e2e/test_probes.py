@@ -18,6 +18,8 @@ from tests.stack_files import config
 
 pytestmark = pytest.mark.e2e
 
+VARIANT = "pulumi-vllm.test/variant"
+
 
 def _clocks(changes: Object) -> Clocks:
     found = config("demo-cpu", changes)
@@ -41,55 +43,55 @@ def test_a_start_slower_than_liveness_allows_survives(new_stack: NewNodeStack, p
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "variables", "exit_code"),
-    [("ignores-term", {"IGNORE_TERM": "1"}, 137), ("obeys-term", {}, 0)],
-)
+VARIANTS = {"obeys-term": ({}, 0), "ignores-term": ({"IGNORE_TERM": "1"}, 137)}
+"""Name → the stand-in's variables, and the exit code of a kill: its own, or 128 + SIGKILL (after the grace period)."""
+
+
 def test_without_the_startup_probe_the_kubelet_kills_the_start_again_and_again(
-    name: str, variables: dict[str, str], exit_code: int, new_stack: NewNodeStack, prove: Prove
+    new_stack: NewNodeStack, prove: Prove
 ) -> None:
-    stack = new_stack(name)
-    stack.write(stand_in(**variables))
+    stack = new_stack("no-probe")
+    stack.write(stand_in())
     stack.up()
     start = _clocks(stand_in()).liveness_window_seconds + 60
-    _start_variant(stack, f"{start}s")
+    for name, (variables, _) in VARIANTS.items():
+        _start_variant(stack, name, {**variables, "READY_AFTER": f"{start}s"})
+    for name, (_, exit_code) in VARIANTS.items():
+        pod = stack.eventually(lambda name=name: _restarted(stack, name, 2), f"{name}: killed a second time")
+        status = container_status(pod)
+        killed = [message for reason, message in stack.events(pod["metadata"]["name"]) if reason == "Killing"]
+        assert any("failed liveness probe" in message for message in killed), f"the kubelet says why: {killed}"
+        assert status["lastState"]["terminated"]["exitCode"] == exit_code, f"{name}: {status}"
+        assert not status["ready"], f"{name}: it never gets ready"
+        prove(
+            "Without the startup probe liveness kills the same start for ever",
+            f"the same pod without the probe, listening after {start} s ({name.replace('-', ' ')})",
+            f"{status['restartCount']} restarts, exit code {exit_code}",
+        )
+    assert stack.server_status()["restartCount"] == 0, "the server with the probe, beside them, is not touched"
 
-    pod = stack.eventually(lambda: _restarted(stack, 2), "the start is killed a second time")
-    killed = [message for reason, message in stack.events(pod["metadata"]["name"]) if reason == "Killing"]
-    assert any("failed liveness probe" in message for message in killed), f"the kubelet says why: {killed}"
-    last = container_status(pod)["lastState"]["terminated"]
-    assert last["exitCode"] == exit_code, f"128 + SIGKILL where SIGTERM is ignored, else its own end: {last}"
-    assert not container_status(pod)["ready"], "it never gets ready"
-    prove(
-        "Without the startup probe liveness kills the same start for ever",
-        f"the same pod without the probe, listening after {start} s ({name.replace('-', ' ')})",
-        f"{container_status(pod)['restartCount']} restarts, exit code {exit_code}",
-    )
 
-
-def _start_variant(stack: NodeStack, ready_after: str) -> None:
+def _start_variant(stack: NodeStack, name: str, variables: dict[str, str]) -> None:
     """The stack's own server, started beside it without the startup probe; preStop takes 5 s of the grace period."""
     server = stack.find("deployment", "app.kubernetes.io/component=server")[0]
-    labels = {"pulumi-vllm.test/variant": "no-startup-probe"}
     template = copy.deepcopy(server["spec"]["template"])
-    template["metadata"] = {"labels": labels}
+    template["metadata"] = {"labels": {VARIANT: name}}
     template["spec"]["terminationGracePeriodSeconds"] = 8
     container = template["spec"]["containers"][0]
     del container["startupProbe"]
-    container["env"].append({"name": "STAND_IN_READY_AFTER", "value": ready_after})
+    container["env"] += [{"name": f"STAND_IN_{key}", "value": value} for key, value in variables.items()]
     stack.cluster.apply(
         {
             "apiVersion": "apps/v1",
             "kind": "Deployment",
-            "metadata": {"name": "no-startup-probe", "namespace": stack.name},
-            "spec": {"selector": {"matchLabels": labels}, "template": template},
+            "metadata": {"name": name, "namespace": stack.name},
+            "spec": {"selector": {"matchLabels": {VARIANT: name}}, "template": template},
         }
     )
 
 
-def _restarted(stack: NodeStack, times: int) -> Object | None:
-    pods = stack.find("pod", "pulumi-vllm.test/variant=no-startup-probe")
-    begun = [pod for pod in pods if pod["status"].get("containerStatuses")]
+def _restarted(stack: NodeStack, name: str, times: int) -> Object | None:
+    begun = [pod for pod in stack.find("pod", f"{VARIANT}={name}") if pod["status"].get("containerStatuses")]
     return next((pod for pod in begun if container_status(pod)["restartCount"] >= times), None)
 
 

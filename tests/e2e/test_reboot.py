@@ -24,6 +24,8 @@ def test_after_a_reboot_the_environment_comes_back_by_itself(
     assert not clients.healthy(address), "the node is down"
     real_node.start()
     stack.eventually(lambda: clients.healthy(address), "the server answers again")
+    restarted = "the same pod has a new container"
+    stack.eventually(lambda: stack.server_status()["restartCount"] > 0, restarted)
     assert stack.kept() == claim, "volume and claim are the same objects"
     stack.preview("--expect-no-changes")
     prove(

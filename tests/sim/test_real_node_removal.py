@@ -41,7 +41,9 @@ def test_nothing_is_left_behind(tmp_path: Path, ending: str) -> None:
         cluster.apply(_POD)
         cluster.kubectl("wait", "pod/last", "--for=condition=Ready", "--timeout=120s")
         during = _traces()
-        assert all(during[kind] != before[kind] for kind in before), "else the comparison would prove nothing"
+        # Other software may have changed the same settings before.
+        same = [kind for kind in before if kind != "sysctl" and during[kind] == before[kind]]
+        assert not same, "a comparison of what never changes would prove nothing"
         if ending == "down after everything was killed":
             kernel.kill(settings.CGROUP)
         if ending == "cluster down":

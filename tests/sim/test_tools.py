@@ -197,3 +197,25 @@ def test_the_monitoring_types_are_pinned_by_an_import() -> None:
         "a requirement that is not `// indirect` survives `go mod tidy`"
     )
     assert f'_ "{path}/v1"' in (module / "crds.go").read_text(), "it is the import that keeps it"
+
+
+def test_the_real_node_is_named_with_its_pins() -> None:
+    pins = tools.node_versions()
+    assert list(pins) == ["Kubernetes", "containerd", "runc"]
+    assert f"v{pins['runc']}" in (tools.MODULES / "runc" / "go.mod").read_text(), "the module that it is built from"
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", pin) for pin in pins.values()), f"versions, and no Go prefix: {pins}"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_tool_from_path_is_named_with_its_own_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = _executable(tmp_path / "found", "pulumi", "v3.300.0")
+    monkeypatch.setenv("PATH", f"{file.parent}:/bin:/usr/bin")
+    assert tools.version("pulumi") == "3.300.0", "the pin is of the one that is built here"
+
+
+@pytest.mark.usefixtures("cache")
+def test_a_tool_that_says_no_version_is_refused() -> None:
+    built = tools.built_path(tools.by_name("pulumi"))
+    _executable(built.parent, "pulumi", "no version at all")
+    with pytest.raises(tools.ToolError, match="does not say its version: no version at all"):
+        tools.version("pulumi")
