@@ -42,7 +42,7 @@ class ModelCacheArgs:
     """``gpu`` is the catalogue's name of the card. ``seed_after``: what must be there before the
     download starts, such as the image. ``seed_deadline_seconds`` ends a Job that hangs,
     ``seed_timeout_seconds`` is how long Pulumi waits for it. ``first``: the cache of replica 0, which
-    owns what the caches of all replicas share."""
+    owns what the caches of all replicas share. ``hooks``: what to do when the download fails."""
 
     stack: str
     namespace: pulumi.Input[str]
@@ -57,6 +57,7 @@ class ModelCacheArgs:
     hf_token: k8s.core.v1.Secret | None = None
     seed_after: Sequence[pulumi.Resource] = field(default_factory=tuple)
     first: ModelCache | None = None
+    hooks: pulumi.ResourceHookBinding | None = None
 
 
 def persistent_volume_spec(args: ModelCacheArgs, cache_spec: HostPathCache) -> k8s.core.v1.PersistentVolumeSpecArgs:
@@ -311,6 +312,7 @@ class ModelCache(pulumi.ComponentResource):
                 parent=self,
                 depends_on=[*self.ready, policy, *args.seed_after],
                 custom_timeouts=pulumi.CustomTimeouts(create=timeout, update=timeout),
+                hooks=args.hooks,
             ),
         )
 

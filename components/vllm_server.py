@@ -160,6 +160,25 @@ def server_container(args: VllmServerArgs, replica: int) -> k8s.core.v1.Containe
     )
 
 
+def check_container(
+    args: VllmServerArgs, name: str, test: str, refusal: str, mount: k8s.core.v1.VolumeMountArgs
+) -> k8s.core.v1.ContainerArgs:
+    """Stops a start with ``refusal`` in the log unless the shell's ``test`` holds."""
+    return k8s.core.v1.ContainerArgs(
+        name=name,
+        image=args.service.image.reference,
+        image_pull_policy="IfNotPresent",
+        command=["/bin/sh", "-c", f'{test} || {{ echo "{refusal}" >&2; exit 1; }}'],
+        env=pod.no_gpu(args.pool),
+        resources=k8s.core.v1.ResourceRequirementsArgs(
+            requests={"cpu": "10m", "memory": "16Mi", "ephemeral-storage": "16Mi"},
+            limits={"memory": "64Mi", "ephemeral-storage": "64Mi"},
+        ),
+        security_context=pod.container_security(),
+        volume_mounts=[mount],
+    )
+
+
 def seeded_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
     """Stops a start on half a model: the marker is the last thing that the download writes."""
     marker = caches.seed_marker(args.service.model)
@@ -167,19 +186,33 @@ def seeded_container(args: VllmServerArgs) -> k8s.core.v1.ContainerArgs:
         f"{marker} is missing: the model was not downloaded whole and verified. Look at the Job "
         f"{args.name}-seed-…, or set cache.seed.enabled to false for a claim that was filled by hand."
     )
-    return k8s.core.v1.ContainerArgs(
-        name="model-is-there",
-        image=args.service.image.reference,
-        image_pull_policy="IfNotPresent",
-        command=["/bin/sh", "-c", f'test -s "{marker}" || {{ echo "{missing}" >&2; exit 1; }}'],
-        env=pod.no_gpu(args.pool),
-        resources=k8s.core.v1.ResourceRequirementsArgs(
-            requests={"cpu": "10m", "memory": "16Mi", "ephemeral-storage": "16Mi"},
-            limits={"memory": "64Mi", "ephemeral-storage": "64Mi"},
-        ),
-        security_context=pod.container_security(),
-        volume_mounts=[weights_mount()],
+    return check_container(args, "model-is-there", f'test -s "{marker}"', missing, weights_mount())
+
+
+def compile_folder_container(args: VllmServerArgs, replica: int) -> k8s.core.v1.ContainerArgs:
+    """Makes the folder of the compile cache as the server's user.
+
+    The kubelet would make a missing sub-path as root (kubelet_pods.go, SafeMakeDir), and in a folder of the node no
+    group helps this user to write it.
+    """
+    folder = f"{caches.COMPILE}/{caches.compile_cache_key(args.service.image, args.gpu, replica)}"
+    refusal = (
+        f"{folder} of the claim cannot be written by user {args.service.security.run_as_user}: on the node, chown "
+        "the folder cache.path, with all that is in it, to security.runAsUser."
     )
+    claim = k8s.core.v1.VolumeMountArgs(name="cache", mount_path="/models")
+    made = f'mkdir -p "{folder}" && test -w "{folder}"'
+    return check_container(args, "compile-cache-folder", made, refusal, claim)
+
+
+def init_containers(args: VllmServerArgs, replica: int) -> list[k8s.core.v1.ContainerArgs]:
+    """What must hold before the engine starts."""
+    service = args.service
+    owned = service.security.run_as_user is not None and not can_change_group(service)
+    return [
+        *([compile_folder_container(args, replica)] if owned else []),
+        *([seeded_container(args)] if service.cache.seed.enabled else []),
+    ]
 
 
 def pod_claims(gpu_template: pulumi.Input[str] | None) -> list[k8s.core.v1.PodResourceClaimArgs] | None:
@@ -206,7 +239,7 @@ def pod_spec(
         termination_grace_period_seconds=args.clocks.stop_seconds,
         security_context=pod.pod_security(args.service.security, fs_group=can_change_group(args.service)),
         resource_claims=pod_claims(gpu_template),
-        init_containers=[seeded_container(args)] if args.service.cache.seed.enabled else [],
+        init_containers=init_containers(args, replica),
         containers=[server_container(args, replica)],
         volumes=[
             claim_volume(args.replicas[replica].claim_name),

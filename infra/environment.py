@@ -131,6 +131,7 @@ class Environment:
             hf_token=self._hf_token,
             seed_after=after,
             first=first,
+            hooks=explain_failed_start(self._config.cluster, plan.name, plan.service.pool, replica, "download"),
         )
         # No service can be called that: a slash is in no key.
         return ModelCache(f"{plan.name}/{replica}" if replica else plan.name, args, self._options())

@@ -10,8 +10,12 @@ from infra.live import connect
 from planner.spec import ClusterSpec
 
 
-def explain_failed_start(cluster: ClusterSpec, service: str, pool: str, replica: int) -> pulumi.ResourceHookBinding:
-    """A hook for a replica's Deployment: on failure it prints reason, last events and last log lines.
+def explain_failed_start(
+    cluster: ClusterSpec, service: str, pool: str, replica: int, part: str = "server"
+) -> pulumi.ResourceHookBinding:
+    """A hook for a replica's Deployment, or for its download: on failure it prints reason, last events and log lines.
+
+    ``part`` tells the hooks of one replica apart: the engine knows a hook by its name.
 
     It never raises and never asks for another try. What cannot be read is said in one line.
     """
@@ -26,4 +30,4 @@ def explain_failed_start(cluster: ClusterSpec, service: str, pool: str, replica:
             pulumi.log.warn(f"{server}: why it failed cannot be read: {type(error).__name__}: {reason}")
         return False
 
-    return pulumi.ResourceHookBinding(on_error=[pulumi.ErrorHook(f"explain-{server}", explain)])
+    return pulumi.ResourceHookBinding(on_error=[pulumi.ErrorHook(f"explain-{server}-{part}", explain)])

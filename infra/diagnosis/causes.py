@@ -460,7 +460,7 @@ LOG = (
     ),
     Cause(
         "disk-full",
-        r"No space left on device|Disk quota exceeded|seed: failed \(disk\)",
+        r"No space left on device|Disk quota exceeded|seed: failed \(disk\): (?!not writable)",
         "a volume is full",
         (f"{_CACHE}.size",),
         "enlarge the claim where its class allows it, or delete what it holds; see the path in the line",
@@ -468,8 +468,9 @@ LOG = (
     ),
     Cause(
         "not-writable",
-        r"Error: \[Errno (?:13|30)\]|getpwuid\(\): uid not found",
-        "the server must write where it may not",
+        r"Error: \[Errno (?:13|30)\]|getpwuid\(\): uid not found|seed: failed \(disk\): not writable|"
+        r"of the claim cannot be written by user",
+        "the server, or its download, must write where it may not",
         (_USER, "services.{service}.env", f"{_CACHE}.path"),
         "on a hostPath: `sudo chown -R USER FOLDER` on the node; elsewhere point the variable into /scratch",
         "https://github.com/llm-d/llm-d/issues/1430",

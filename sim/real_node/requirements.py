@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 
 class NodeError(Exception):
     """The real node cannot do what was asked; the message says why and what helps."""
 
 
-COMMANDS = {"nft": "nftables", "ip": "iproute2", "umount": "mount", "setsid": "util-linux"}
+COMMANDS = {"nft": "nftables", "ip": "iproute2", "umount": "mount", "setsid": "util-linux", "unshare": "util-linux"}
 """Programs that are called, and Debian's package of each. kube-proxy calls `nft` too."""
 
 
@@ -18,11 +19,16 @@ def problem(platform: str, user_id: int) -> str | None:
     if platform != "linux" or user_id != 0:
         return (
             "the real node runs containers: that needs Linux, as root. Elsewhere, any cluster that you have (kind, "
-            "k3s, minikube) takes its place: name its context as the stack's pulumi-vllm:kubeContext"
+            "k3s, minikube) takes its place: name its context in the stack's vllm:cluster.context"
         )
-    packages = [package for command, package in COMMANDS.items() if shutil.which(command) is None]
+    packages = list(dict.fromkeys(package for name, package in COMMANDS.items() if shutil.which(name) is None))
     if packages:
         return (
             f"the real node needs {' and '.join(packages)}: on Debian and Ubuntu, apt-get install {' '.join(packages)}"
+        )
+    if subprocess.run(["unshare", "--mount", "--net", "true"], capture_output=True, check=False).returncode != 0:
+        return (
+            "the real node needs namespaces of its own for mounts and networks, and this machine refuses them (a "
+            "container without the capability SYS_ADMIN?): run it on the machine itself"
         )
     return None

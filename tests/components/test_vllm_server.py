@@ -194,6 +194,34 @@ def test_a_start_on_half_a_model_is_stopped() -> None:
     )
 
 
+def test_a_user_of_its_own_makes_its_compile_folder_on_a_nodes_folder_itself() -> None:
+    user = {"services.qwen.security": {"runAsUser": 1000}, "services.qwen.cache.owner": 1000}
+    first, second = pod(user)["initContainers"]
+    assert (first["name"], second["name"]) == ("compile-cache-folder", "model-is-there")
+    mounted = {mount["mountPath"]: mount.get("subPath", "") for mount in server(user)["volumeMounts"]}
+    folder = f"/models/{mounted['/models/compile']}"
+    assert f'mkdir -p "{folder}"' in first["command"][2], "the kubelet would make the sub-path as root"
+    assert first["volumeMounts"] == [{"name": "cache", "mountPath": "/models"}], "above the sub-path"
+    assert "security.runAsUser" in first["command"][2], "a folder that it cannot write is named with the field"
+
+
+@pytest.mark.parametrize(
+    ("why", "changes"),
+    [
+        ("the image's user is root", {}),
+        (
+            "the kubelet hands a CSI volume to the pod's group",
+            {
+                "services.qwen.security": {"runAsUser": 1000},
+                "services.qwen.cache": {"kind": "storageClass", "storageClass": "gp3", "size": "20Gi"},
+            },
+        ),
+    ],
+)
+def test_no_compile_folder_is_made_where_the_server_can_write_the_kubelets(why: str, changes: dict[str, Any]) -> None:
+    assert [one["name"] for one in pod(changes)["initContainers"]] == ["model-is-there"], why
+
+
 def test_the_service_selects_the_instance_and_no_version() -> None:
     recording = recorded()
     service = recording.one(SERVICE).inputs

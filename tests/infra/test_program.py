@@ -160,7 +160,19 @@ def test_replicas_that_share_a_claim_fill_it_once(monkeypatch: pytest.MonkeyPatc
 def test_each_server_explains_a_failed_start(monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
     for server in run(monkeypatch, stack).all(DEPLOYMENT):
         hooks = list(server.request.hooks.on_error)
-        assert hooks == [f"explain-{server.inputs['metadata']['name']}"], "the engine says only that time ran out"
+        assert hooks == [f"explain-{server.inputs['metadata']['name']}-server"], (
+            "the engine says only that time ran out"
+        )
+
+
+@pytest.mark.parametrize("stack", SHIPPED)
+def test_each_download_explains_its_failure(monkeypatch: pytest.MonkeyPatch, stack: str) -> None:
+    jobs = run(monkeypatch, stack).all(JOB)
+    hooks = [hook for job in jobs for hook in job.request.hooks.on_error]
+    assert len(hooks) == len(jobs) == len(set(hooks)), (
+        "the engine shows an exit code only, and knows a hook by its name"
+    )
+    assert all(hook.endswith("-download") for hook in hooks), f"a server's hook has another name: {hooks}"
 
 
 def test_a_pool_without_pre_pull_registers_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,10 +37,18 @@ def test_it_needs_root_on_linux(
 
 def test_it_names_the_packages_that_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    for command in ("ip", "umount", "setsid"):
+    for command in ("ip", "umount", "setsid", "unshare"):
         (tmp_path / command).write_text("#!/bin/sh\n")
         (tmp_path / command).chmod(0o755)
     assert "apt-get install nftables" in str(requirements.problem("linux", 0)), "kube-proxy calls nft"
+
+
+def test_a_machine_that_refuses_namespaces_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for command in requirements.COMMANDS:
+        (tmp_path / command).write_text("#!/bin/sh\nexit 1\n")
+        (tmp_path / command).chmod(0o755)
+    assert "SYS_ADMIN" in str(requirements.problem("linux", 0)), "an unprivileged container cannot run containers"
 
 
 @pytest.mark.parametrize(

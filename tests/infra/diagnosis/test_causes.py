@@ -481,6 +481,21 @@ SEEN: list[tuple[str, Callable[[str], StartFacts], str, str, str]] = [
         "OSError: [Errno 5] Input/output error: '/models/hf'",
     ),
     (
+        "not-writable",
+        died,
+        "seed: failed (disk): not writable for this user: set runAsUser and fsGroup, or chown the folder on the node "
+        "([Errno 13] Permission denied: '/models/hf')",
+        "services.chat.cache.path",
+        "seed: failed (disk): the volume is read-only: mount the claim writable",
+    ),
+    (
+        "not-writable",
+        died,
+        "/models/compile/v0.31.0-rtx-3060-12gb-0 of the claim cannot be written by user 1000: on the node, chown",
+        "services.chat.cache.path",
+        "/models/compile is written by user 1000",
+    ),
+    (
         "port-taken",
         died,
         "OSError: [Errno 98] Address already in use",
