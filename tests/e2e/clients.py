@@ -23,13 +23,14 @@ class Outcome:
     fault: str = ""
 
 
-def ask(address: Address, model: str, tokens: int = 8) -> Outcome:
+def ask(address: Address, model: str, tokens: int = 8, key: str = "") -> Outcome:
     """Ask for a stream of ``tokens`` tokens and read it to its end."""
     begun = time.monotonic()
     connection = HTTPConnection(*address, timeout=TIMEOUT_SECONDS)
     try:
         body = {"model": model, "prompt": "one two three", "max_tokens": tokens, "ignore_eos": True, "stream": True}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
+        connection.request("POST", "/v1/completions", json.dumps(body), headers)
         answer = connection.getresponse()
         text = answer.read().decode(errors="replace")
         whole = answer.status == 200 and text.rstrip().endswith("data: [DONE]")
@@ -54,13 +55,13 @@ def healthy(address: Address) -> bool:
 
 
 @contextmanager
-def asking(address: Address, model: str, clients: int) -> Iterator[list[Outcome]]:
+def asking(address: Address, model: str, clients: int, tokens: int = 8, key: str = "") -> Iterator[list[Outcome]]:
     """As many clients at once, each asking again when it has its answer, until the block ends."""
     stopped, outcomes = threading.Event(), list[Outcome]()
 
     def work() -> None:
         while not stopped.is_set():
-            outcomes.append(ask(address, model))
+            outcomes.append(ask(address, model, tokens, key))
 
     workers = [threading.Thread(target=work, daemon=True) for _ in range(clients)]
     for worker in workers:

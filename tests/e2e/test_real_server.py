@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from sim import vllm_cpu
+from sim import tools, vllm_cpu
 from sim.real_node import RealNode, settings
 from sim.vllm_cpu.mirror import mirror
 from tests.e2e import clients
@@ -28,6 +28,9 @@ from tests.e2e.driver import NodeStack, container_status
 from tests.e2e.ledger import Prove
 from tests.engine.command_line import run
 from tests.engine.driver import Object
+from tests.metrics import service
+from tests.metrics.conftest import free_port
+from tests.metrics.prometheus import running, until
 
 pytestmark = pytest.mark.e2e
 
@@ -35,6 +38,7 @@ USER = 1000
 MODEL = "tiny-random-qwen2"
 SLOW_MEGABYTES_PER_SECOND = 0.5
 """The model's 25 MB take a minute: time enough to cut the download off."""
+QUEUE = "VLLMQueueBacklog"
 OPEN_PATHS = ("/health", "/metrics", "/version")
 
 
@@ -213,6 +217,25 @@ def test_the_key_is_nowhere_but_in_its_secret(deployed: Deployed, prove: Prove) 
     }
     assert [place for place, text in places.items() if deployed.key in text] == [], "the key must not be there"
     prove("The API key is in its Secret only", f"looked for in {', '.join(places)}", "not found")
+
+
+def test_a_real_prometheus_pages_for_its_queue(deployed: Deployed, tmp_path: Path, prove: Prove) -> None:
+    host, port = deployed.address
+    executable = tools.ensure(["prometheus"], report=False)["prometheus"]
+    with running(executable, tmp_path, free_port(), service.scrape(), service.rules()) as prometheus:
+        prometheus.find([(port, service.discovered())], host)
+        until(lambda: prometheus.query("vllm:num_requests_waiting"), "the server is read through its Service")
+        assert not prometheus.firing(QUEUE), "an idle server pages nobody"
+        with clients.asking(deployed.address, MODEL, clients=24, tokens=200, key=deployed.key) as outcomes:
+            (page,) = until(lambda: prometheus.firing(QUEUE), "the queue pages while the load lasts")
+        until(lambda: not prometheus.firing(QUEUE), "and no longer when it ends")
+    assert not [one.fault for one in outcomes if one.fault], "every request that waited was answered"
+    assert page.value > 10, "more wait than the stack's threshold"
+    prove(
+        "VLLMQueueBacklog fires under real load and resolves",
+        "real Prometheus with the rendered scrape and rules, through the Service; 24 clients, 8 run at once",
+        f"{page.value:g} waited; {len(outcomes)} requests answered",
+    )
 
 
 def test_a_restart_hits_the_compile_cache(deployed: Deployed, prove: Prove) -> None:

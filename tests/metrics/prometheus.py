@@ -92,9 +92,9 @@ class Prometheus:
         """Every rule with its health and its last error."""
         return [rule for group in self._get("rules", {})["groups"] for rule in group["rules"]]
 
-    def find(self, servers: Sequence[tuple[int, Mapping[str, str]]]) -> None:
+    def find(self, servers: Sequence[tuple[int, Mapping[str, str]]], host: str = "127.0.0.1") -> None:
         """From now on the targets are these: port and the labels that service discovery would give."""
-        entries = [{"targets": [f"127.0.0.1:{port}"], "labels": dict(labels)} for port, labels in servers]
+        entries = [{"targets": [f"{host}:{port}"], "labels": dict(labels)} for port, labels in servers]
         partial = self.targets.with_suffix(".partial")
         partial.write_text(json.dumps(entries), encoding="utf-8")
         partial.replace(self.targets)

@@ -483,8 +483,7 @@ SEEN: list[tuple[str, Callable[[str], StartFacts], str, str, str]] = [
     (
         "not-writable",
         died,
-        "seed: failed (disk): not writable for this user: set runAsUser and fsGroup, or chown the folder on the node "
-        "([Errno 13] Permission denied: '/models/hf')",
+        "seed: failed (disk): not writable for this user: set runAsUser and fsGroup, or chown the folder on the node",
         "services.chat.cache.path",
         "seed: failed (disk): the volume is read-only: mount the claim writable",
     ),
