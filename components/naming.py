@@ -58,11 +58,16 @@ def pre_pull_name(service: str) -> str:
 
 
 def seed_name(name: str, service: ServiceSpec, replica: int) -> str:
-    """Name of the seed Job: of the model's revision, so that another revision is another Job."""
+    """Name of the seed Job: another revision, image or setting of the download is another Job.
+
+    A Job's template cannot change, and to delete one and create its successor under the same name is a race: while the
+    old one is still going away, the provider takes it for the new one (upsertExistingObjects).
+    """
     revision = service.model.revision or "default"
     readable = re.sub(r"[^a-z0-9-]+", "-", revision.lower())[:12].strip("-")
-    digest = hashlib.sha256(f"{service.model.id}@{revision}".encode()).hexdigest()[:6]
-    return f"{name}-seed-{replica}-{readable}-{digest}"
+    parts = (service.cache.seed.model_dump_json(), service.security.model_dump_json())
+    decisive = "\n".join((f"{service.model.id}@{revision}", service.image.reference, *parts))
+    return f"{name}-seed-{replica}-{readable}-{hashlib.sha256(decisive.encode()).hexdigest()[:6]}"
 
 
 def dra_version(kubernetes_minor: int) -> str | None:

@@ -154,12 +154,19 @@ def test_pulumi_waits_longer_than_the_job_may_take() -> None:
     )
 
 
-def test_the_job_is_named_by_the_models_revision() -> None:
-    revisions = [{}, {"services.qwen.model.revision": "a" * 40}, {"services.qwen.model.revision": "b" * 40}]
-    names = {recorded(changes).one(JOB).inputs["metadata"]["name"] for changes in revisions}
-    assert len(names) == 3, "another revision is another Job, so that it is downloaded"
-    again = recorded({"services.qwen.image.tag": "v0.33.0"}).one(JOB).inputs["metadata"]["name"]
-    assert again == recorded().one(JOB).inputs["metadata"]["name"], "the image has no part in it"
+def test_another_revision_image_or_setting_is_another_job() -> None:
+    changed: list[dict[str, Any]] = [
+        {},
+        {"services.qwen.model.revision": "a" * 40},
+        {"services.qwen.model.revision": "b" * 40},
+        {"services.qwen.image.tag": "v0.33.0"},
+        {"services.qwen.cache.seed": {"endpoint": "https://hub.example.com"}},
+        {"services.qwen.security": {"runAsUser": 1000}, "services.qwen.cache.owner": 1000},
+    ]
+    names = {recorded(changes).one(JOB).inputs["metadata"]["name"] for changes in changed}
+    assert len(names) == len(changed), "a Job's template cannot change, and under the same name the old is in the way"
+    again = recorded({"services.qwen.engine.maxModelLen": 1024}).one(JOB).inputs["metadata"]["name"]
+    assert again == recorded().one(JOB).inputs["metadata"]["name"], "what the download has no part in changes no Job"
 
 
 def test_the_seed_waits_for_claim_and_image() -> None:
