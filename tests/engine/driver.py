@@ -259,6 +259,9 @@ class Stack:
             return bool(thing["metadata"]["name"] == self.name)
         if thing["kind"] == "PersistentVolume":
             return _claim_namespace(thing) == self.name
+        if thing["kind"] == "StorageClass":
+            # Another stack's name may begin with ours.
+            return bool(thing["metadata"]["name"] == f"{self.name}-qwen-cache")
         return bool(thing["metadata"]["namespace"] == self.name)
 
     def versions(self) -> dict[str, str]:
@@ -268,7 +271,7 @@ class Stack:
         outside = self.cluster.kubectl("get", "namespace,pv,storageclass", "-o", "json")
         objects = [
             *json.loads(answer)["items"],
-            *(one for one in json.loads(outside)["items"] if one["metadata"]["name"].startswith(self.name)),
+            *(one for one in json.loads(outside)["items"] if self._is_ours(one)),
         ]
         versions = {f"{one['kind']}/{one['metadata']['name']}": one["metadata"]["resourceVersion"] for one in objects}
         # Comes by itself, some moment after its namespace.
