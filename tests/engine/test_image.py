@@ -28,7 +28,8 @@ def test_a_new_image_is_on_the_node_before_the_server_is_replaced(new_stack: New
         pods = seen()
 
     pulled, seeding = answer.position("end", "DaemonSet", last=True), answer.position("start", "Job")
-    seeded, server = answer.position("end", "Job", last=True), answer.position("start", "Deployment")
+    # Its predecessor goes last of all.
+    seeded, server = answer.position("end", "Job"), answer.position("start", "Deployment")
     assert pulled < seeding, "the seed Job runs in the new image, which must be on the node"
     assert max(pulled, seeded) < server, "whatever is missing when the old server stops is downtime"
     revision = max(one["metadata"]["creationTimestamp"] for one in stack.find("controllerrevision"))
