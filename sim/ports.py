@@ -1,4 +1,4 @@
-"""The ports of the simulated clusters: chosen once, and kept for a cluster that is stopped.
+"""Free ports; those of the simulated clusters are chosen once, and kept for a cluster that is stopped.
 
 kwokctl takes the first ports on which nobody listens, and remembers those of stopped clusters in its own
 work folder only (kwok, pkg/kwokctl/runtime/list.go). Every cluster here has a work folder of its own, so
@@ -43,6 +43,13 @@ def reserve(register: Path, state: Path) -> dict[str, int]:
     partial.write_text(json.dumps(kept | {str(state): chosen}, indent=1))
     partial.replace(register)
     return dict(zip(OPTIONS, chosen, strict=True))
+
+
+def free_port() -> int:
+    """A port on which nobody listens at this moment, for a server that runs for a while."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def taken(ports: Iterable[int], patience: float = 2.0) -> list[int]:

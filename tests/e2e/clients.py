@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.client import HTTPConnection, HTTPException
+from typing import TypeVar
 
 TIMEOUT_SECONDS = 120
 Address = tuple[str, int]
+Seen = TypeVar("Seen")
 
 
 @dataclass(frozen=True)
@@ -75,14 +77,13 @@ def asking(address: Address, model: str, clients: int, tokens: int = 8, key: str
 
 
 @contextmanager
-def watching_health(address: Address) -> Iterator[list[tuple[float, bool]]]:
-    """Ask /health five times a second: (time.monotonic(), whether it answered) of each."""
-    stopped, seen = threading.Event(), list[tuple[float, bool]]()
+def looking(look: Callable[[], Seen], pause: float) -> Iterator[list[Seen]]:
+    """What ``look`` gave each time, with ``pause`` seconds before each, until the block ends."""
+    stopped, seen = threading.Event(), list[Seen]()
 
     def work() -> None:
-        while not stopped.wait(0.2):
-            answered = healthy(address)
-            seen.append((time.monotonic(), answered))
+        while not stopped.wait(pause):
+            seen.append(look())
 
     worker = threading.Thread(target=work, daemon=True)
     worker.start()
@@ -91,6 +92,16 @@ def watching_health(address: Address) -> Iterator[list[tuple[float, bool]]]:
     finally:
         stopped.set()
         worker.join()
+
+
+def watching_health(address: Address) -> AbstractContextManager[list[tuple[float, bool]]]:
+    """Ask /health five times a second: (time.monotonic(), whether it answered) of each."""
+
+    def look() -> tuple[float, bool]:
+        answered = healthy(address)
+        return time.monotonic(), answered
+
+    return looking(look, 0.2)
 
 
 def downtime(seen: list[tuple[float, bool]]) -> float:

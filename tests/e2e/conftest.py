@@ -16,6 +16,7 @@ from sim.cluster import Cluster, state_folder
 from sim.real_node import RealNode
 from tests.e2e import ledger
 from tests.e2e.driver import STAND_IN, STAND_IN_TAGS, NodeStack
+from tests.engine.driver import prepared_stacks
 
 NewNodeStack = Callable[[str], NodeStack]
 
@@ -64,17 +65,8 @@ def vllm_image(real_node: RealNode) -> str:
 @pytest.fixture
 def new_stack(cluster: Cluster, real_node: RealNode, tmp_path: Path) -> Iterator[NewNodeStack]:
     """Makes a stack that is not deployed; its name is that of its namespace."""
-    made: list[NodeStack] = []
-
-    def new(name: str) -> NodeStack:
-        stack = NodeStack(cluster, tmp_path / name, name, real_node=real_node)
-        made.append(stack)
-        stack.prepare()
-        return stack
-
-    yield new
-    for stack in made:
-        stack.clear()
+    with prepared_stacks(lambda name: NodeStack(cluster, tmp_path / name, name, real_node=real_node)) as new:
+        yield new
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 
 from sim import tools, vllm_cpu
+from sim.ports import free_port
 from sim.real_node import RealNode, settings
 from sim.vllm_cpu.mirror import mirror
 from tests.e2e import clients
@@ -29,7 +30,6 @@ from tests.e2e.ledger import Prove
 from tests.engine.command_line import run
 from tests.engine.driver import Object
 from tests.metrics import service
-from tests.metrics.conftest import free_port
 from tests.metrics.prometheus import running, until
 
 pytestmark = pytest.mark.e2e

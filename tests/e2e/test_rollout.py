@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from datetime import datetime
 
 import pytest
@@ -28,24 +27,15 @@ def _time(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
-@contextmanager
-def _server_pods(stack: NodeStack) -> Iterator[list[set[str]]]:
+def _server_pods(stack: NodeStack) -> AbstractContextManager[list[set[str]]]:
     """What was seen at each look: the pods whose server's container ran."""
-    stopped, looks = threading.Event(), list[set[str]]()
 
-    def work() -> None:
-        while not stopped.wait(0.3):
-            pods = stack.find("pod", "app.kubernetes.io/component=server")
-            begun = [pod for pod in pods if pod["status"].get("containerStatuses")]
-            looks.append({pod["metadata"]["name"] for pod in begun if "running" in container_status(pod)["state"]})
+    def look() -> set[str]:
+        pods = stack.find("pod", "app.kubernetes.io/component=server")
+        begun = [pod for pod in pods if pod["status"].get("containerStatuses")]
+        return {pod["metadata"]["name"] for pod in begun if "running" in container_status(pod)["state"]}
 
-    worker = threading.Thread(target=work, daemon=True)
-    worker.start()
-    try:
-        yield looks
-    finally:
-        stopped.set()
-        worker.join()
+    return clients.looking(look, 0.3)
 
 
 def test_the_old_server_is_gone_before_the_new_one_starts(new_stack: NewNodeStack, prove: Prove) -> None:

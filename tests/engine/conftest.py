@@ -18,7 +18,7 @@ import pytest
 
 from sim import tools
 from sim.cluster import Cluster
-from tests.engine.driver import Stack
+from tests.engine.driver import Stack, prepared_stacks
 
 NewStack = Callable[[str], Stack]
 
@@ -52,30 +52,16 @@ def _users(shared: Path) -> Iterator[list[str]]:
         file.write_text(json.dumps(users))
 
 
-@contextmanager
-def _stacks(cluster: Cluster, folder: Path, suffix: str = "") -> Iterator[NewStack]:
-    made: list[Stack] = []
-
-    def new(name: str) -> Stack:
-        stack = Stack(cluster, folder / name, f"{name}{suffix}")
-        made.append(stack)
-        stack.prepare()
-        return stack
-
-    yield new
-    for stack in made:
-        stack.clear()
-
-
 @pytest.fixture
 def new_stack(cluster: Cluster, tmp_path: Path) -> Iterator[NewStack]:
     """Makes a stack that is not deployed; its name is that of its namespace."""
-    with _stacks(cluster, tmp_path) as new:
+    with prepared_stacks(lambda name: Stack(cluster, tmp_path / name, name)) as new:
         yield new
 
 
 @pytest.fixture(scope="module")
 def shared_stack(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[NewStack]:
     """The same for all tests of a module, which must leave the stack as it is."""
-    with _stacks(cluster, tmp_path_factory.mktemp("stacks"), f"-{worker_id}") as new:
+    folder = tmp_path_factory.mktemp("stacks")
+    with prepared_stacks(lambda name: Stack(cluster, folder / name, f"{name}-{worker_id}")) as new:
         yield new

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ruamel.yaml import YAML
 
@@ -342,6 +342,25 @@ class Stack:
                 self.cluster.kubectl("delete", "pv", volume["metadata"]["name"], "--wait=false")
         for thing in (f"namespace/{self.name}", f"node/{self.node}"):
             self.cluster.kubectl("delete", thing, "--ignore-not-found", "--wait=false")
+
+
+MadeStack = TypeVar("MadeStack", bound=Stack)
+
+
+@contextmanager
+def prepared_stacks(make: Callable[[str], MadeStack]) -> Iterator[Callable[[str], MadeStack]]:
+    """A function that makes and prepares a stack by its name; what it made is cleared when the block ends."""
+    made: list[MadeStack] = []
+
+    def new(name: str) -> MadeStack:
+        stack = make(name)
+        made.append(stack)
+        stack.prepare()
+        return stack
+
+    yield new
+    for stack in made:
+        stack.clear()
 
 
 def _claim_namespace(volume: Object) -> str | None:

@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 
 from sim.cluster import Cluster, ClusterError
 from sim.stages import NEVER_READY, READY_AFTER, annotate_pods
-from tests.engine.driver import ROOT, Object, Stack, until
+from tests.engine.driver import ROOT, Object, Stack, prepared_stacks, until
 from tests.stack_files import values
 
 pytestmark = pytest.mark.engine
@@ -138,17 +138,8 @@ NewPair = Callable[[str], Pair]
 @pytest.fixture
 def new_pair(cluster: Cluster, tmp_path: Path) -> Iterator[NewPair]:
     """Makes a pair that is not deployed; its name is that of its namespace."""
-    made: list[Pair] = []
-
-    def new(name: str) -> Pair:
-        pair = Pair(cluster, tmp_path / name, name)
-        made.append(pair)
-        pair.prepare()
-        return pair
-
-    yield new
-    for pair in made:
-        pair.clear()
+    with prepared_stacks(lambda name: Pair(cluster, tmp_path / name, name)) as new:
+        yield new
 
 
 def test_each_replica_has_its_own_card_node_and_claim(new_pair: NewPair) -> None:

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 
 import pytest
 
 from sim import tools
+from sim.ports import free_port
 from sim.traffic import Client
 from tests.metrics.prometheus import Prometheus, running
 from tests.metrics.server import Server, unavailable
 from tests.metrics.service import discovered, rules, scrape
-
-
-def free_port() -> int:
-    """A port on which nobody listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 @pytest.fixture(scope="session")
